@@ -1,0 +1,114 @@
+"""Checkpoints: everything the next step depends on, written atomically, with nothing in them that could run code.
+
+    RUN/checkpoints/step-000012/   a Hugging Face model directory, plus
+        optimizer.safetensors      AdamW's averages and step counts by parameter name
+        reference.safetensors      pending reference numbers (absent when the reference is fixed: RUN/reference.safetensors)
+        state.json                 step, sync position, and what the run was started on
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from humanline.errors import CheckpointError
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+def path_of(run: Path, step: int) -> Path:
+    """RUN/checkpoints/step-000012"""
+    return run / "checkpoints" / f"step-{step:06d}"
+
+
+def steps(run: Path) -> list[int]:
+    """Steps of the complete checkpoints of a run, ascending."""
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        return []
+    found = (_NAME.fullmatch(entry.name) for entry in folder.iterdir() if (entry / "state.json").is_file())
+    return sorted(int(match[1]) for match in found if match)
+
+
+@contextmanager
+def atomic_directory(target: Path) -> Iterator[Path]:
+    """A directory that appears under its name complete or not at all. A failed write (full disk) leaves older ones untouched."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        for file in partial.rglob("*"):
+            if file.is_file():
+                with open(file, "rb") as handle:
+                    os.fsync(handle.fileno())
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(partial, target)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{target} could not be written: {error}. Earlier checkpoints are untouched; free space or fix permissions, then `--resume`."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def save(
+    run: Path, step: int, keep: int, *, model: Callable[[Path], None], optimizer: dict[str, torch.Tensor], state: dict[str, Any]
+) -> Path:
+    """Write one checkpoint and remove all but the newest `keep`. `model` writes the model files into the directory it is given."""
+    target = path_of(run, step)
+    with atomic_directory(target) as folder:
+        model(folder)
+        save_file(optimizer, folder / "optimizer.safetensors")
+        (folder / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}, indent=1) + "\n")
+    for old in steps(run)[:-keep]:
+        shutil.rmtree(path_of(run, old))
+    return target
+
+
+def load(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(state, optimizer tensors) of a checkpoint; a missing or damaged part is an error, never a fresh start."""
+    try:
+        state = json.loads((folder / "state.json").read_text())
+        optimizer = load_file(folder / "optimizer.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} cannot be read: {error}. Remove it to resume from an earlier checkpoint.") from error
+    if state.get("format") != FORMAT:
+        raise CheckpointError(f"{folder}/state.json has format {state.get('format')!r}: this version reads format {FORMAT}.")
+    return state, optimizer
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
+    """AdamW's state as `exp_avg.NAME`, `exp_avg_sq.NAME`, `step.NAME`; `names` in the order of the parameter groups."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{part}.{name}": torch.as_tensor(value).detach().cpu().contiguous()
+        for number, name in enumerate(names)
+        for part, value in state.get(number, {}).items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """The inverse of `optimizer_tensors`."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    number_of = {name: number for number, name in enumerate(names)}
+    for key, value in tensors.items():
+        part, _, name = key.partition(".")
+        if name not in number_of:
+            raise CheckpointError(f"{folder}/optimizer.safetensors holds {name!r}, which this model has not: it belongs to another model.")
+        state.setdefault(number_of[name], {})[part] = value
+    if tensors and len(state) != len(names):
+        missing = next(name for name in names if number_of[name] not in state)
+        raise CheckpointError(f"{folder}/optimizer.safetensors lacks {missing!r}: it belongs to another model or is incomplete.")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

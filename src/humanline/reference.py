@@ -1,0 +1,114 @@
+"""The reference is numbers, not a model: token log-probs under the policy as it was at the last sync.
+
+At step t with t % k == 0, before the update, the policy itself scores the batches of steps t+1 … t+k; training only looks the
+numbers up. The same happens before step 1. A reference that never moves (k = ∞) is one scoring pass over the data. METHOD §3.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from humanline.data.batch import MicroBatch, Sequence, collate
+from humanline.errors import CheckpointError
+
+Numbers = dict[bytes, np.ndarray]
+"""content address of a sequence → float32 log-probs of its completion tokens, nats, 0 where not trained"""
+Score = Callable[[MicroBatch], Tensor]
+"""logp_BT of a micro-batch under the current weights, no gradient, on any device"""
+
+
+class Reference:
+    """Token log-probs of the reference policy for the steps up to the next sync."""
+
+    def __init__(self, sync_every: int | None) -> None:
+        self.sync_every = sync_every
+        self.numbers: Numbers = {}
+        self.synced_before = 1
+        """the reference holds the weights that the policy had before this step's update"""
+
+    def due(self, t: int) -> bool:
+        """Whether the reference is re-set at step t, before its update."""
+        return self.sync_every is not None and t % self.sync_every == 0
+
+    def window(self, t: int, last: int) -> range:
+        """Steps whose batches a sync at step t scores (t = 0: before the first step); all of them when the reference is fixed."""
+        return range(t + 1, last + 1 if self.sync_every is None else min(t + self.sync_every, last) + 1)
+
+    def sync(self, t: int, micro_batches: Iterable[MicroBatch], score: Score, *, keep: bool = False) -> None:
+        """Take the current policy as the reference: score the micro-batches, and forget the old numbers unless `keep`."""
+        fresh: Numbers = dict(self.numbers) if keep else {}
+        for micro_batch in micro_batches:
+            if missing := _without(micro_batch, fresh):
+                fresh.update(_rows(missing, score(missing)))
+        self.numbers = fresh
+        self.synced_before = max(t, 1)
+
+    def age(self, t: int) -> int:
+        """Updates between the reference and the policy at step t."""
+        return t - self.synced_before
+
+    def logps(self, micro_batch: MicroBatch) -> Tensor:
+        """ref_logp_BT, float32 on the CPU; 0 on padding."""
+        ref_BT = np.zeros(tuple(micro_batch.mask_BT.shape), np.float32)
+        for b, sequence in enumerate(micro_batch.sequences):
+            values = self.numbers[sequence.key]
+            ref_BT[b, : len(values)] = values
+        return torch.from_numpy(ref_BT)
+
+
+def _without(micro_batch: MicroBatch, known: Numbers) -> MicroBatch | None:
+    """The bundles that have a sequence without numbers: usually all, and then the very batch that will be trained on."""
+    missing = [bundle for bundle in micro_batch.bundles if any(sequence.key not in known for sequence in bundle)]
+    if len(missing) == len(micro_batch.bundles):
+        return micro_batch
+    return collate(missing) if missing else None
+
+
+def _rows(micro_batch: MicroBatch, logp_BT: Tensor) -> Iterator[tuple[bytes, np.ndarray]]:
+    values_BT = logp_BT.detach().float().cpu().numpy()
+    for b, sequence in enumerate(micro_batch.sequences):
+        yield sequence.key, values_BT[b, : len(sequence.completion.ids)].copy()
+
+
+def save_numbers(path: Path, numbers: Numbers, model: str) -> None:
+    """Write to a safetensors file, atomically. `model` is the fingerprint of the weights the numbers were taken under."""
+    keys = list(numbers)
+    tensors = {
+        "keys": np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32).copy(),
+        "lengths": np.array([len(numbers[key]) for key in keys], np.int64),
+        "logps": np.concatenate([numbers[key] for key in keys]) if keys else np.zeros(0, np.float32),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(tensors, partial, metadata={"format": "humanline-logps-1", "model": model})
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_numbers(path: Path) -> tuple[Numbers, str]:
+    """What `save_numbers` wrote: (numbers, model fingerprint). A damaged file is a `CheckpointError`."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            keys, lengths, logps = (file.get_tensor(name) for name in ("keys", "lengths", "logps"))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: reference log-probs cannot be read ({error}). Delete the file to have them computed again.") from error
+    if metadata.get("format") != "humanline-logps-1" or lengths.sum() != len(logps) or keys.shape != (len(lengths), 32):
+        raise CheckpointError(f"{path}: not a file of reference log-probs. Delete or move it to have them computed again.")
+    pieces = np.split(logps, np.cumsum(lengths)[:-1]) if len(lengths) else []
+    return {key.tobytes(): piece for key, piece in zip(keys, pieces, strict=True)}, metadata["model"]
+
+
+def fits(numbers: Numbers, sequences: Iterable[Sequence]) -> bool:
+    """Whether every sequence has numbers."""
+    return all(sequence.key in numbers for sequence in sequences)
