@@ -3,6 +3,7 @@
     RUN/checkpoints/step-000012/   a Hugging Face model directory, plus
         optimizer.safetensors      AdamW's averages and step counts by parameter name
         reference.safetensors      pending reference numbers (absent when the reference is fixed: RUN/reference.safetensors)
+        eval-reference.safetensors the starting policy's log-probs of held-out rows
         state.json                 step, sync position, and what the run was started on
 """
 
@@ -64,12 +65,12 @@ def atomic_directory(target: Path) -> Iterator[Path]:
 
 
 def save(
-    run: Path, step: int, keep: int, *, model: Callable[[Path], None], optimizer: dict[str, torch.Tensor], state: dict[str, Any]
+    run: Path, step: int, keep: int, *, parts: Callable[[Path], None], optimizer: dict[str, torch.Tensor], state: dict[str, Any]
 ) -> Path:
-    """Write one checkpoint and remove all but the newest `keep`. `model` writes the model files into the directory it is given."""
+    """Write one checkpoint and remove all but the newest `keep`. `parts` writes the other files into the directory."""
     target = path_of(run, step)
     with atomic_directory(target) as folder:
-        model(folder)
+        parts(folder)
         save_file(optimizer, folder / "optimizer.safetensors")
         (folder / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}, indent=1) + "\n")
     for old in steps(run)[:-keep]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import ProjectConfiguration
+from accelerate.utils import ProjectConfiguration, gather_object
 from torch import Tensor, nn
 
 from humanline.config import TrainConfig
@@ -60,6 +60,18 @@ class Workers:
         wide = torch.float32 if self.device.type == "mps" else torch.float64
         local = torch.stack([torch.as_tensor(value, dtype=wide, device=self.device).detach() for value in values])
         return (self.accelerator.reduce(local, reduction="sum") if self.world > 1 else local).double().cpu()
+
+    def merge(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[float, float]]:
+        """Metrics as (sum, weight) over all processes; a process may lack some names."""
+        names = list(metrics)
+        flat = torch.stack([value.double().cpu() for name in names for value in metrics[name]]).tolist() if names else []
+        local = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
+        merged: dict[str, tuple[float, float]] = {}
+        for part in gather_object([local]) if self.world > 1 else [local]:
+            for name, (value, weight) in part.items():
+                old = merged.get(name, (0.0, 0.0))
+                merged[name] = (old[0] + value, old[1] + weight)
+        return merged
 
     def most(self, value: int) -> int:
         """The largest of an integer over processes."""

@@ -6,6 +6,9 @@ user passed in are also `ValueError`, so that plain `except ValueError` works.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class HumanlineError(Exception):
     """Base of every error this package raises on purpose. The command line prints it without a traceback."""
@@ -29,3 +32,17 @@ class CheckpointError(HumanlineError, ValueError):
 
 class TrainingError(HumanlineError, RuntimeError):
     """Training had to stop: a loss or gradient is not finite, or a step has nothing to train on."""
+
+
+class Interrupted(HumanlineError):
+    """A signal asked the run to stop; it saved a checkpoint first."""
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The sentence ` Did you mean …?` for an error message, or nothing when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -7,7 +7,7 @@ A limiter is chosen once and composed with any objective; no objective knows whi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ class Perceived(NamedTuple):
 class Off:
     """Log-ratios pass unchanged: the plain objective."""
 
-    name: Literal["off"] = "off"
+    name: Literal["off"] = field(default="off", kw_only=True)
     draws: ClassVar[int] = 0
 
     def __call__(self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None) -> Perceived:
@@ -48,7 +48,7 @@ class Clip:
     Per token, never on the sum. `low = log ε_P`, `high = log ε_R` of the paper; infinite bounds are the plain objective.
     """
 
-    name: Literal["clip"] = "clip"
+    name: Literal["clip"] = field(default="clip", kw_only=True)
     low: float = -1.5
     """nats, < 0; -.inf = no lower bound"""
     high: float = 1.5
@@ -76,7 +76,7 @@ class Reject:
     Mean of Beta(γ, 1) is γ/(γ + 1); for concentrated draws this is PPO's clipped interval (Theorem 4.3).
     """
 
-    name: Literal["reject"] = "reject"
+    name: Literal["reject"] = field(default="reject", kw_only=True)
     gamma_policy: float = 1.0
     """γ_P, > 0; γ_P < γ_R leans to exploitation"""
     gamma_reference: float = 1.0

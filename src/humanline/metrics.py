@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,18 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def watch(steps: Sequence[int], what: str, *, seconds: float = 10.0) -> Iterator[int]:
+    """Iterate over `steps`, printing how far it is, the rate and the time left every so many seconds."""
+    started = shown = time.perf_counter()
+    for done, step in enumerate(steps):
+        now = time.perf_counter()
+        if now - shown >= seconds and done:
+            rate = done / (now - started)
+            print(f"{what}: {done}/{len(steps)} steps, {rate:.2f}/s, ETA {duration((len(steps) - done) / rate)}", flush=True)
+            shown = now
+        yield step
 
 
 class MetricsLog:

@@ -16,13 +16,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from humanline.data.batch import MicroBatch, Sequence, collate
+from humanline.data.batch import MicroBatch, collate
 from humanline.errors import CheckpointError
 
+FORMAT = "humanline-logps-1"
 Numbers = dict[bytes, np.ndarray]
 """content address of a sequence → float32 log-probs of its completion tokens, nats, 0 where not trained"""
-Score = Callable[[MicroBatch], Tensor]
-"""logp_BT of a micro-batch under the current weights, no gradient, on any device"""
+Score = Callable[[list[MicroBatch]], list[Tensor]]
+"""logp_BT of each micro-batch under the current weights, no gradient, on any device"""
 
 
 class Reference:
@@ -34,6 +35,15 @@ class Reference:
         self.synced_before = 1
         """the reference holds the weights that the policy had before this step's update"""
 
+    @property
+    def state(self) -> tuple[Numbers, int]:
+        """All that the next step depends on."""
+        return self.numbers, self.synced_before
+
+    @state.setter
+    def state(self, state: tuple[Numbers, int]) -> None:
+        self.numbers, self.synced_before = state
+
     def due(self, t: int) -> bool:
         """Whether the reference is re-set at step t, before its update."""
         return self.sync_every is not None and t % self.sync_every == 0
@@ -42,12 +52,13 @@ class Reference:
         """Steps whose batches a sync at step t scores (t = 0: before the first step); all of them when the reference is fixed."""
         return range(t + 1, last + 1 if self.sync_every is None else min(t + self.sync_every, last) + 1)
 
-    def sync(self, t: int, micro_batches: Iterable[MicroBatch], score: Score, *, keep: bool = False) -> None:
-        """Take the current policy as the reference: score the micro-batches, and forget the old numbers unless `keep`."""
+    def sync(self, t: int, steps: Iterable[list[MicroBatch]], score: Score, *, keep: bool = False) -> None:
+        """Take the current policy as the reference: score the steps' micro-batches, and forget the old numbers unless `keep`."""
         fresh: Numbers = dict(self.numbers) if keep else {}
-        for micro_batch in micro_batches:
-            if missing := _without(micro_batch, fresh):
-                fresh.update(_rows(missing, score(missing)))
+        for micro_batches in steps:
+            missing = [part for micro_batch in micro_batches if (part := _without(micro_batch, fresh))]
+            for part, logp_BT in zip(missing, score(missing), strict=True):
+                fresh.update(_rows(part, logp_BT))
         self.numbers = fresh
         self.synced_before = max(t, 1)
 
@@ -78,8 +89,8 @@ def _rows(micro_batch: MicroBatch, logp_BT: Tensor) -> Iterator[tuple[bytes, np.
         yield sequence.key, values_BT[b, : len(sequence.completion.ids)].copy()
 
 
-def save_numbers(path: Path, numbers: Numbers, model: str) -> None:
-    """Write to a safetensors file, atomically. `model` is the fingerprint of the weights the numbers were taken under."""
+def save_numbers(path: Path, numbers: Numbers) -> None:
+    """Write to a safetensors file, atomically."""
     keys = list(numbers)
     tensors = {
         "keys": np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32).copy(),
@@ -89,26 +100,21 @@ def save_numbers(path: Path, numbers: Numbers, model: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(tensors, partial, metadata={"format": "humanline-logps-1", "model": model})
+        save_file(tensors, partial, metadata={"format": FORMAT})
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def load_numbers(path: Path) -> tuple[Numbers, str]:
-    """What `save_numbers` wrote: (numbers, model fingerprint). A damaged file is a `CheckpointError`."""
+def load_numbers(path: Path) -> Numbers:
+    """What `save_numbers` wrote. A missing or damaged file is a `CheckpointError`."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             keys, lengths, logps = (file.get_tensor(name) for name in ("keys", "lengths", "logps"))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: reference log-probs cannot be read ({error}). Delete the file to have them computed again.") from error
-    if metadata.get("format") != "humanline-logps-1" or lengths.sum() != len(logps) or keys.shape != (len(lengths), 32):
+    if metadata.get("format") != FORMAT or lengths.sum() != len(logps) or keys.shape != (len(lengths), 32):
         raise CheckpointError(f"{path}: not a file of reference log-probs. Delete or move it to have them computed again.")
     pieces = np.split(logps, np.cumsum(lengths)[:-1]) if len(lengths) else []
-    return {key.tobytes(): piece for key, piece in zip(keys, pieces, strict=True)}, metadata["model"]
-
-
-def fits(numbers: Numbers, sequences: Iterable[Sequence]) -> bool:
-    """Whether every sequence has numbers."""
-    return all(sequence.key in numbers for sequence in sequences)
+    return {key.tobytes(): piece for key, piece in zip(keys, pieces, strict=True)}

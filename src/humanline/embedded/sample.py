@@ -31,14 +31,14 @@ class InverseCDF(LogitsProcessor):
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel, prompt_NP: Int[Tensor, "N P"], *, length: int, generator: np.random.Generator, batch_size: int = 512
+    model: PreTrainedModel, prompt_NP: Int[Tensor, "N P"], *, length: int, stream: np.random.Generator, batch_size: int = 512
 ) -> Int[Tensor, "N T"]:
     """Draw `length` tokens after each prompt by inverse CDF, one uniform number per (row, position).
 
     All numbers are drawn before the first batch, and the model runs in float64, so that no rounding that depends on the batch decides
     between two tokens. There is no end-of-sequence token: every completion has exactly `length` tokens.
     """
-    uniform_NT = torch.from_numpy(generator.random((len(prompt_NP), length)))
+    uniform_NT = torch.from_numpy(stream.random((len(prompt_NP), length)))
     exact = copy.deepcopy(model).double().eval()
     settings = GenerationConfig(max_new_tokens=length, do_sample=False, eos_token_id=None, pad_token_id=0)
     batches = []

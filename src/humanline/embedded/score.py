@@ -18,16 +18,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from humanline.randomness import generator
+
 SYMBOLS = "abcdefghijklmnopqr"
 PROMPT_LENGTH = 4
 COMPLETION_LENGTH = 12
 BIGRAM_SCALE, AFFINITY_SCALE, CHAIN_SCALE = 1.0, 0.7, 1.2
 """standard deviations of the entries of W, of A, and of the chain's logits"""
-
-
-def random_stream(seed: int, purpose: str) -> np.random.Generator:
-    """A generator that depends on the seed and on what it is for, and on nothing else."""
-    return np.random.default_rng([seed, *purpose.encode()])
 
 
 def to_ids(texts: Sequence[str]) -> Int[Tensor, "N T"]:
@@ -58,9 +55,9 @@ class ScoreTask:
     def draw(cls, seed: int) -> ScoreTask:
         """The task of a seed, float64."""
         shape = (len(SYMBOLS), len(SYMBOLS))
-        bigram_VV = BIGRAM_SCALE * torch.from_numpy(random_stream(seed, "bigram").standard_normal(shape))
-        affinity_VV = AFFINITY_SCALE * torch.from_numpy(random_stream(seed, "affinity").standard_normal(shape))
-        logits_VV = CHAIN_SCALE * torch.from_numpy(random_stream(seed, "chain").standard_normal(shape))
+        bigram_VV = BIGRAM_SCALE * torch.from_numpy(generator(seed, "score bigram").standard_normal(shape))
+        affinity_VV = AFFINITY_SCALE * torch.from_numpy(generator(seed, "score affinity").standard_normal(shape))
+        logits_VV = CHAIN_SCALE * torch.from_numpy(generator(seed, "score chain").standard_normal(shape))
         return cls(bigram_VV, affinity_VV, logits_VV.softmax(-1))
 
     def utility(self, prompt_NP: Int[Tensor, "N P"], completion_NT: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:
@@ -71,9 +68,9 @@ class ScoreTask:
         distinct_N = 1 + (pairs_NJ.diff(dim=-1) != 0).sum(-1)
         return (bigram_N + affinity_N) * distinct_N / pairs_NJ.shape[-1]
 
-    def draw_texts(self, generator: np.random.Generator, rows: int, length: int) -> Int[Tensor, "N T"]:
+    def draw_texts(self, stream: np.random.Generator, rows: int, length: int) -> Int[Tensor, "N T"]:
         """Texts of the chain: first symbol uniform, then one step of the chain each."""
-        uniform_NT = torch.from_numpy(generator.random((rows, length)))
+        uniform_NT = torch.from_numpy(stream.random((rows, length)))
         symbol_N = (uniform_NT[:, 0] * len(SYMBOLS)).long()
         symbols = [symbol_N]
         for step in range(1, length):

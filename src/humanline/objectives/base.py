@@ -59,6 +59,11 @@ class Objective:
     sampler_ratio: ClassVar[bool] = False
     """True: without syncing, stored sampler log-probs take the reference's place in the ratio (PPO's π_old)"""
 
+    @property
+    def anchored(self) -> bool:
+        """Whether the loss needs the reference itself, and not only a ratio that the sampler's log-probs can give."""
+        return True
+
     def loss(self, ratio_BT: Float[Tensor, "B T"], facts: Facts) -> Loss:
         """The summed loss. ratio_BT: perceived token log-ratios, nats, 0 outside the mask."""
         raise NotImplementedError
@@ -90,7 +95,7 @@ def total(values: Tensor, where: Tensor | None = None) -> tuple[Tensor, Tensor]:
 class CustomObjective:
     """An objective of your own, named by import path and built from `settings`."""
 
-    name: Literal["custom"] = "custom"
+    name: Literal["custom"] = field(default="custom", kw_only=True)
     path: str = ""
     """`package.module:ClassName`, a frozen dataclass that derives from `humanline.objectives.Objective`"""
     settings: dict[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ B sequences in G groups · T completion tokens.  NaN in feedback_B = unscored: n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ class GRPO(Objective):
     policy that produced the data (stored log-probs, else the starting policy), the KL against the starting policy.
     """
 
-    name: Literal["grpo"] = "grpo"
+    name: Literal["grpo"] = field(default="grpo", kw_only=True)
     beta: float = 0.0
     """weight of the KL term, ≥ 0; 0 = off"""
     epsilon_low: float = 0.2
@@ -82,7 +82,7 @@ class GRPO(Objective):
     sampler_ratio: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.beta >= 0, "beta", self.beta, "a number from 0 on")
+        require(0 <= self.beta < math.inf, "beta", self.beta, "a finite number from 0 on")
         require(self.epsilon_low > 0, "epsilon_low", self.epsilon_low, "a number above 0, e.g. 0.2")
         require(self.epsilon_high > 0, "epsilon_high", self.epsilon_high, "a number above 0, e.g. 0.2")
         require(self.constant_length >= 1, "constant_length", self.constant_length, "a number of tokens from 1 on")
@@ -91,6 +91,10 @@ class GRPO(Objective):
         """Completions that take part in the loss, and the advantages."""
         relative = advantages(reward_B, group_B, self.scale)
         return relative.scored_B & ~relative.equal_B if self.skip_equal_groups else relative.scored_B, relative
+
+    @property
+    def anchored(self) -> bool:
+        return self.beta > 0
 
     def weight(self, mask_BT: Bool[Tensor, "B T"], group_B: Int[Tensor, "B"], feedback_B: Float[Tensor, "B"]) -> Tensor:
         used_B, _ = self._used(feedback_B, group_B)

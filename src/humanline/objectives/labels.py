@@ -5,7 +5,8 @@ B sequences, one per group · T completion tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -25,7 +26,7 @@ class KTO(Objective):
     gradient where σ(x) rounds to 1.
     """
 
-    name: Literal["kto"] = "kto"
+    name: Literal["kto"] = field(default="kto", kw_only=True)
     beta: float = 0.1
     """inverse temperature per nat, > 0"""
     desirable_weight: float = 1.0
@@ -36,9 +37,9 @@ class KTO(Objective):
     mismatched: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.beta > 0, "beta", self.beta, "a number above 0, e.g. 0.1")
+        require(0 < self.beta < math.inf, "beta", self.beta, "a finite number above 0, e.g. 0.1")
         for name in ("desirable_weight", "undesirable_weight"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0 on")
+            require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "a finite number from 0 on")
 
     def loss(self, ratio_BT: Float[Tensor, "B T"], facts: Facts) -> Loss:
         sum_B = sequence_sum(ratio_BT, facts.mask_BT)

@@ -5,7 +5,8 @@ P pairs · B = 2P sequences ordered (chosen, rejected, chosen, rejected, …) ·
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ class DPO(Objective):
     With `label_smoothing` s it is cDPO: −(1 − s) log σ(h) − s log σ(−h), h = β (R_w − R_l). At the reference the loss is ln 2.
     """
 
-    name: Literal["dpo"] = "dpo"
+    name: Literal["dpo"] = field(default="dpo", kw_only=True)
     beta: float = 0.1
     """inverse temperature per nat, > 0"""
     label_smoothing: float = 0.0
@@ -48,7 +49,7 @@ class DPO(Objective):
     kind: ClassVar[Kind] = "pair"
 
     def __post_init__(self) -> None:
-        require(self.beta > 0, "beta", self.beta, "a number above 0, e.g. 0.1")
+        require(0 < self.beta < math.inf, "beta", self.beta, "a finite number above 0, e.g. 0.1")
         require(0 <= self.label_smoothing < 0.5, "label_smoothing", self.label_smoothing, "a share in [0, 0.5)")
 
     def loss(self, ratio_BT: Float[Tensor, "B T"], facts: Facts) -> Loss:
@@ -62,13 +63,13 @@ class DPO(Objective):
 class IPO(Objective):
     """(R̄_w − R̄_l − 1/(2τ))²,  R̄ the mean of r_t over completion length (Azar et al. 2023, eq. 17, length-averaged as TRL does)."""
 
-    name: Literal["ipo"] = "ipo"
+    name: Literal["ipo"] = field(default="ipo", kw_only=True)
     tau: float = 0.1
     """regularisation strength, > 0: the target margin is 1/(2τ) nats per token"""
     kind: ClassVar[Kind] = "pair"
 
     def __post_init__(self) -> None:
-        require(self.tau > 0, "tau", self.tau, "a number above 0, e.g. 0.1")
+        require(0 < self.tau < math.inf, "tau", self.tau, "a finite number above 0, e.g. 0.1")
 
     def loss(self, ratio_BT: Float[Tensor, "B T"], facts: Facts) -> Loss:
         chosen_P, rejected_P = chosen_rejected(sequence_mean(ratio_BT, facts.mask_BT))
@@ -80,7 +81,7 @@ class IPO(Objective):
 class SimPO(Objective):
     """−log σ(β (L̄_w − L̄_l) − γ),  L̄ the mean token log-prob (Meng et al. 2024, eq. 6). No reference, so no humanline variant."""
 
-    name: Literal["simpo"] = "simpo"
+    name: Literal["simpo"] = field(default="simpo", kw_only=True)
     beta: float = 2.0
     """inverse temperature per nat, > 0"""
     margin: float = 1.0
@@ -89,8 +90,8 @@ class SimPO(Objective):
     reference: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require(self.beta > 0, "beta", self.beta, "a number above 0, e.g. 2.0")
-        require(self.margin >= 0, "margin", self.margin, "a number from 0 on")
+        require(0 < self.beta < math.inf, "beta", self.beta, "a finite number above 0, e.g. 2.0")
+        require(0 <= self.margin < math.inf, "margin", self.margin, "a finite number from 0 on")
 
     def loss(self, ratio_BT: Float[Tensor, "B T"], facts: Facts) -> Loss:
         chosen_P, rejected_P = chosen_rejected(sequence_mean(ratio_BT, facts.mask_BT))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,7 @@ from humanline.objectives.base import Facts, Loss, Objective, sequence_sum, tota
 class SFT(Objective):
     """−log π_θ(y_t), mean over all completion tokens of the step. No reference, so no humanline variant."""
 
-    name: Literal["sft"] = "sft"
+    name: Literal["sft"] = field(default="sft", kw_only=True)
     kind: ClassVar[Kind] = "chat"
     reference: ClassVar[bool] = False
 

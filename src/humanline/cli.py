@@ -1,0 +1,98 @@
+"""The command line: `humanline VERB …`. Each verb imports what it needs, so that the top-level help is immediate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from humanline import __version__, recipes
+from humanline.errors import ConfigError, HumanlineError, Interrupted, nearest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb. Exit status: 0 done, 1 failed, 2 wrong usage or settings, 128 + n stopped by signal n."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        return 128 + error.signal
+    except HumanlineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_top_help())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"humanline {__version__}")
+        return 0
+    if words[0] not in VERBS:
+        raise ConfigError(f"{words[0]!r} is not a verb.{nearest(words[0], VERBS)} Expected one of {', '.join(VERBS)}.")
+    return VERBS[words[0]].run(words[1:])
+
+
+def _top_help() -> str:
+    verbs = "\n".join(f"  {name:<8} {verb.summary}" for name, verb in VERBS.items())
+    return (
+        "usage: humanline VERB …\n\n"
+        "Align any causal language model on feedback from anywhere, at online quality and offline cost.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "options:\n  --help, --version\n\n"
+        "`humanline VERB --help` tells more."
+    )
+
+
+def _demo(words: list[str]) -> int:
+    from humanline.embedded.demo import main as demo
+
+    return demo(words) or 0
+
+
+def _train(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_train_help())
+        return 0 if words else 2
+    from humanline.config import validate, validate_for_training
+    from humanline.configfile import dump
+    from humanline.flags import parse_train
+
+    config, print_config = parse_train(words)
+    if print_config:
+        validate(config)
+        print(dump(config), end="")
+        return 0
+    validate_for_training(config)
+    from humanline.loop import train
+
+    train(config)
+    return 0
+
+
+class _Verb(NamedTuple):
+    run: Callable[[list[str]], int]
+    summary: str
+
+
+VERBS = {
+    "demo": _Verb(_demo, "the embedded study on a tiny model: minutes on two cores"),
+    "train": _Verb(_train, "train a model on feedback, by a recipe and flags"),
+}
+
+
+def _train_help() -> str:
+    listed = "\n".join(f"  {name:<16} {recipes.summary(name)}" for name in recipes.names())
+    return (
+        "usage: humanline train RECIPE [--model M --data D --out RUN …]\n"
+        "       humanline train --resume --out RUN\n\n"
+        "RECIPE is the path of a .yaml file or one of:\n\n"
+        f"{listed}\n\n"
+        "`humanline train RECIPE --help` lists the flags, which follow the objective and the limiter.\n"
+        "`humanline train RECIPE --print-config` shows the resulting settings as YAML."
+    )

@@ -1,0 +1,292 @@
+"""Run configurations as YAML: `load_config` checks every value by type and place, `dump` writes what loads back to the equal config.
+
+YAML 1.2's core schema, so that `lr: 5e-6` is a number and `name: off` is text (YAML 1.1 has them the other way round).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, Union
+
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from humanline import recipes
+from humanline.config import TrainConfig
+from humanline.errors import ConfigError, nearest
+
+Config = TypeVar("Config")
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+)
+_CORE_SCHEMA = {
+    "null": (re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
+    "bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF")),
+    "int": (re.compile(r"[-+]?(?:0|[1-9][0-9]*)"), list("-+0123456789")),
+    "float": (_FLOAT, list("-+.0123456789")),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: typing.ClassVar[dict[str, Any]] = {}
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that also quotes text which only YAML 1.2 would read as a number: the result means the same to both versions."""
+
+
+for _name, (_pattern, _first) in _CORE_SCHEMA.items():
+    _full = re.compile(f"(?:{_pattern.pattern})$")
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _full, _first)
+    if _name == "float":
+        _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _full, _first)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Line breaks and control characters are escaped, since a value has one line."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def load_config(path: str | Path) -> TrainConfig:
+    """Read a YAML file. Settings that it leaves out keep their defaults.
+
+    Raises `ConfigError` with file and line for a missing file, broken YAML, an unknown key, or a value of the wrong type or range.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path} cannot be read: {reason}. Expected a YAML file of settings.") from error
+    return parse_config(text, source=str(path))
+
+
+def load_recipe(recipe: str) -> TrainConfig:
+    """A packaged recipe by name, or a YAML file by path."""
+    if recipe in recipes.names():
+        return load_config(recipes.path(recipe))
+    if recipe.endswith((".yaml", ".yml")) or Path(recipe).is_file():
+        return load_config(recipe)
+    raise ConfigError(
+        f"recipe {recipe!r} is unknown.{nearest(recipe, recipes.names())} "
+        f"Expected one of {', '.join(recipes.names())}, or the path of a .yaml file."
+    )
+
+
+def parse_config(text: str, *, source: str = "<text>") -> TrainConfig:
+    """The config that `text` describes; `source` stands for the file name in errors."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError(f"{source} is empty: expected settings, e.g. those of `humanline train dpo --print-config`.")
+        return _Reader(source, loader).dataclass(TrainConfig, node, key="")
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{source}:{mark.line + 1}" if mark else source
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ConfigError(f"{place}: not valid YAML: {problem}.") from error
+
+
+def parse_value(text: str, hint: Any) -> Any:
+    """A single value of type `hint` in YAML's notation, as flags give it."""
+    try:
+        return _adapter(hint).validate_python(yaml.load(text, _Loader))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigError(f"{text!r} was given: expected {_expected(hint)}.") from error
+
+
+def dump(config: TrainConfig) -> str:
+    """YAML with every setting and its meaning; `parse_config(dump(config)) == config`."""
+    return "\n".join(_lines(config, indent="")) + "\n"
+
+
+def variants(union: Any) -> dict[str, type]:
+    """The dataclasses of a union that are told apart by their `name`; {} for any other type."""
+    members = typing.get_args(union)
+    if not all(dataclasses.is_dataclass(member) for member in members):
+        return {}
+    return {member.name: member for member in members}
+
+
+class _Reader:
+    """Walks a YAML document along the dataclasses, so that every error knows its key and line."""
+
+    def __init__(self, source: str, loader: _Loader) -> None:
+        self.source = source
+        self.loader = loader
+
+    def fail(self, node: yaml.Node, message: str) -> NoReturn:
+        raise ConfigError(f"{self.source}:{node.start_mark.line + 1}: {message}")
+
+    def dataclass(self, cls: type[Config], node: yaml.Node, *, key: str) -> Config:
+        """An instance of `cls` from a mapping; `key` is the path that leads to it, "" at the top."""
+        hints = {name: hint for name, hint in typing.get_type_hints(cls).items() if name in _fields(cls)}
+        entries = self.entries(node, hints, key)
+        values = {name: self.value(hints[name], child, key=_join(key, name)) for name, (_, child) in entries.items()}
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            # The message starts with the key path of the setting that is out of range.
+            found = [name_node for name, (name_node, _) in entries.items() if str(error).startswith(f"{_join(key, name)} ")]
+            raise ConfigError(f"{self.source}:{(found or [node])[0].start_mark.line + 1}: {error}") from error
+
+    def entries(self, node: yaml.Node, known: Iterable[str], key: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """{name: (its node, its value's node)} of a mapping whose keys must be known and unique."""
+        if not isinstance(node, yaml.MappingNode):
+            self.fail(node, f"{key or 'the document'} is {self.show(node)}: expected settings ({', '.join(known)}), one `name: value` per line.")
+        entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for name_node, child in node.value:
+            name = str(name_node.value)
+            if name not in known:
+                self.fail(name_node, f"{_join(key, name)} is not a setting.{_suggestion(name, known, key)}")
+            if name in entries:
+                self.fail(name_node, f"{_join(key, name)} is given twice, first in line {entries[name][0].start_mark.line + 1}. Keep one.")
+            entries[name] = (name_node, child)
+        return entries
+
+    def value(self, hint: Any, node: yaml.Node, *, key: str) -> Any:
+        """What a field of type `hint` holds: a section, one of several variants, or a plain value."""
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return self.dataclass(hint, node, key=key)
+        if choices := variants(hint):
+            return self.dataclass(self.variant(choices, node, key=key), node, key=key)
+        value = self.loader.construct_object(node, deep=True)
+        if typing.get_origin(hint) is tuple and isinstance(value, list):
+            value = tuple(value)
+        try:
+            return _adapter(hint).validate_python(value)
+        except ValidationError:
+            self.fail(node, f"{key} is {self.show(node)}: expected {_expected(hint)}.{_advice(hint, node, value)}")
+
+    def variant(self, choices: Mapping[str, type], node: yaml.Node, *, key: str) -> type:
+        """The class that the mapping's `name` chooses."""
+        names = ", ".join(choices)
+        if not isinstance(node, yaml.MappingNode):
+            self.fail(node, f"{key} is {self.show(node)}: expected settings with a name, e.g. `{key}: {{name: {next(iter(choices))}}}`.")
+        chosen = [child for name_node, child in node.value if name_node.value == "name"]
+        if not chosen:
+            self.fail(node, f"{key} has no 'name': expected one of {names}.")
+        name = self.show(chosen[0])
+        if name not in choices:
+            self.fail(chosen[0], f"{key}.name is {name}: expected one of {names}.{nearest(name, choices)}")
+        return choices[name]
+
+    def show(self, node: yaml.Node) -> str:
+        """The value as it stands in the file, shortened to one line."""
+        text = self.loader.construct_object(node, deep=True)
+        return textwrap.shorten("null" if text is None else str(text).lower() if isinstance(text, bool) else str(text), 60, placeholder=" …")
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    """Strict: text is not a number, true is not 1, 10.0 is not a whole number."""
+    return TypeAdapter(hint, config=ConfigDict(strict=True))
+
+
+def _advice(hint: Any, node: yaml.Node, value: Any) -> str:
+    """The next move for a value of the wrong type, where it can be told."""
+    accepted = (hint, *typing.get_args(hint))
+    if typing.get_origin(hint) is Literal and isinstance(value, str):
+        return nearest(value, accepted[1:])
+    if str in accepted and isinstance(node, yaml.ScalarNode):
+        return " Put it in quotes."
+    if isinstance(value, str) and (int in accepted or float in accepted) and _FLOAT.fullmatch(value):
+        return " Remove the quotes."
+    return ""
+
+
+def _expected(hint: Any) -> str:
+    """A type in a user's words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}" if len(arguments) > 1 else arguments[0]
+    if origin in (Union, types.UnionType):
+        return " or ".join(_expected(argument) for argument in arguments)
+    if origin is tuple:
+        return f"a list, each item {_expected(arguments[0])}" if Ellipsis in arguments else f"a list of {len(arguments)} numbers"
+    if origin is dict:
+        return "a mapping, e.g. {key: value}"
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "text", types.NoneType: "null"}[hint]
+
+
+def _suggestion(name: str, known: Iterable[str], key: str) -> str:
+    """The nearest setting here, else the same name elsewhere, else all names here."""
+    if close := nearest(name, known):
+        return close
+    elsewhere = dict.fromkeys(path for path in _leaf_keys(TrainConfig) if path.rpartition(".")[2] == name and path != _join(key, name))
+    if elsewhere:
+        return f" Did you mean {' or '.join(repr(path) for path in elsewhere)}?"
+    return f" Expected one of {', '.join(known)}."
+
+
+def _leaf_keys(cls: type, key: str = "") -> Iterator[str]:
+    """The key path of every setting, sections and variants included."""
+    for name, hint in typing.get_type_hints(cls).items():
+        if name not in _fields(cls):
+            continue
+        sections = list(variants(hint).values()) or ([hint] if dataclasses.is_dataclass(hint) else [])
+        if not sections:
+            yield _join(key, name)
+        for section in sections:
+            yield from _leaf_keys(section, _join(key, name))
+
+
+def _lines(settings: Any, *, indent: str) -> Iterator[str]:
+    """A dataclass as YAML lines, each setting with its docstring as a comment."""
+    docs = field_docs(type(settings))
+    for name in _fields(type(settings)):
+        value = getattr(settings, name)
+        if dataclasses.is_dataclass(value):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent=indent + "  ")
+        else:
+            line = f"{indent}{name}: {show_value(value)}"
+            yield f"{line:<32}  # {docs[name]}" if name in docs else line
+
+
+def show_value(value: Any) -> str:
+    """A value as YAML on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.dump(plain, Dumper=_Dumper, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+@cache
+def field_docs(cls: type) -> dict[str, str]:
+    """{field: the string below it}; {} where the source is not at hand (a frozen application), since comments are a courtesy."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except OSError:
+        return {}
+    body = tree.body[0].body  # type: ignore[attr-defined]
+    return {
+        field.target.id: " ".join(doc.value.value.split())
+        for field, doc in zip(body, body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+    }

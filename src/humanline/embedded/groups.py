@@ -1,0 +1,76 @@
+"""The packaged data set, and what other objectives make of it: pairs, labels and positives, each by one rule.
+
+A group is one prompt with its n completions and their rewards, as one row of `groups.parquet`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KEPT_POSITIVES = 2
+"""completions of each group that the positive-only control learns from"""
+
+
+@dataclass(frozen=True)
+class RewardedGroup:
+    """One prompt, n completions, n rewards."""
+
+    prompt: str
+    completions: tuple[str, ...]
+    rewards: tuple[float, ...]
+
+
+def read_groups(path: Path) -> list[RewardedGroup]:
+    """The rows of a Parquet file with the columns prompt, completions and rewards."""
+    import pyarrow.parquet
+
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+    return [RewardedGroup(row["prompt"], tuple(row["completions"]), tuple(row["rewards"])) for row in rows]
+
+
+def pairs(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
+    """The best against the worst completion of each group; the earlier one among equals. Equal rewards give no pair."""
+    for group in groups:
+        best = max(range(len(group.rewards)), key=lambda i: group.rewards[i])
+        worst = min(range(len(group.rewards)), key=lambda i: group.rewards[i])
+        if group.rewards[best] > group.rewards[worst]:
+            yield {"prompt": group.prompt, "chosen": group.completions[best], "rejected": group.completions[worst]}
+
+
+def labels(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
+    """Every completion, desirable if its reward is above the mean of its group. Groups of equal rewards say nothing and are left out."""
+    for group in groups:
+        mean = sum(group.rewards) / len(group.rewards)
+        if max(group.rewards) > min(group.rewards):
+            for completion, reward in zip(group.completions, group.rewards, strict=True):
+                yield {"prompt": group.prompt, "completion": completion, "label": reward > mean}
+
+
+def positives(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
+    """The two best completions of each group, best first; the earlier one among equals."""
+    for group in groups:
+        ranked = sorted(range(len(group.rewards)), key=lambda i: -group.rewards[i])
+        for i in ranked[:KEPT_POSITIVES]:
+            yield {"prompt": group.prompt, "completion": group.completions[i]}
+
+
+DERIVATIONS: dict[str, Callable[[Iterable[RewardedGroup]], Iterator[dict[str, Any]]]] = {
+    "pairs": pairs,
+    "labels": labels,
+    "positives": positives,
+}
+"""by the name of the file that holds the result"""
+
+
+def write_derived(groups: Sequence[RewardedGroup], folder: Path, names: Iterable[str]) -> None:
+    """Write `folder/NAME.jsonl` for each derivation; a reader never sees half a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        partial = folder / f".{name}.jsonl.partial"
+        partial.write_text("".join(json.dumps(row) + "\n" for row in DERIVATIONS[name](groups)), encoding="utf-8")
+        os.replace(partial, folder / f"{name}.jsonl")

@@ -1,0 +1,81 @@
+"""What the demo compares. Nothing here imports torch until a run is built.
+
+Every method: 192 steps of 16 prompts from the same groups (3072 prompts × 8 completions), AdamW (0.9, 0.99), 10 steps of warm-up, gradient
+norm 1. Learning rates, β and k come from an equal search for every method on tuning seed 100 (docs/log.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from humanline.config import TrainConfig
+
+PROMPTS_PER_STEP = 16
+STEPS = 192
+COMPLETIONS = 8
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the demo's table."""
+
+    name: str
+    """on the command line and in file names"""
+    title: str
+    """in tables and figures"""
+    family: Literal["GRPO", "DPO", "KTO", "control"]
+    data: Literal["groups", "pairs", "labels", "positives"]
+    """which file it learns from"""
+    rows_per_prompt: int
+    """rows of that file that stem from one prompt"""
+    lr: float
+    objective: Mapping[str, Any]
+    """fields of the objective, `name` among them"""
+    sync_every: int | None = None
+    """k; None = no humanline"""
+    bounds: tuple[float, float] | None = None
+    """of humanline clipping, nats; None = no humanline"""
+
+    @property
+    def humanline(self) -> bool:
+        return self.sync_every is not None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells this method from the others, for results and reports (JSON types)."""
+        return {
+            "objective": {name: str(value) if value == math.inf else value for name, value in self.objective.items()},
+            "limit": list(self.bounds) if self.bounds else None,
+            "sync_every": self.sync_every,
+            "lr": self.lr,
+            "batch_size": PROMPTS_PER_STEP * self.rows_per_prompt,
+            "data": self.data,
+        }
+
+    def config(self, *, model: Path, data: Path, out: Path, seed: int, steps: int) -> TrainConfig:
+        """The run of one seed; the seed is the order of the data."""
+        from humanline import config as c
+        from humanline.limit import Clip, Off
+
+        objectives = {"grpo": c.GRPO, "dpo": c.DPO, "kto": c.KTO, "sft": c.SFT}
+        return c.TrainConfig(
+            model=str(model),
+            data=str(data),
+            out=str(out),
+            objective=objectives[self.objective["name"]](**self.objective),
+            limit=Clip(low=self.bounds[0], high=self.bounds[1]) if self.bounds else Off(),
+            sync_every=self.sync_every,
+            steps=steps,
+            batch_size=PROMPTS_PER_STEP * self.rows_per_prompt,
+            seed=seed,
+            device="cpu",
+            rows=c.DataConfig(template="none", eos=False),
+            optimizer=c.OptimizerConfig(lr=self.lr, betas=(0.9, 0.99), warmup=10),
+            checkpoint=c.CheckpointConfig(every=None),
+            log=c.LogConfig(every=0),
+        )

@@ -1,0 +1,282 @@
+"""`train`: from a configuration to a finished run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from humanline import checkpoint, models
+from humanline.config import TrainConfig, validate_for_training
+from humanline.data.describe import content_key
+from humanline.data.feed import Feed
+from humanline.data.load import Data, load_data
+from humanline.data.plan import Plan
+from humanline.data.rows import EncodedGroup
+from humanline.distributed import Workers
+from humanline.errors import CheckpointError, Interrupted, TrainingError
+from humanline.limit import Off
+from humanline.loop import Loop, adamw
+from humanline.metrics import MetricsLog, duration, watch
+from humanline.objectives import CustomObjective, Objective
+from humanline.reference import Reference, load_numbers, save_numbers
+from humanline.rundir import RunDirectory
+from humanline.token_logps import TokenLogps
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run left behind."""
+
+    out: Path
+    steps: int
+    metrics: dict[str, Any]
+    """the last step's line of metrics.jsonl, evaluation included"""
+    seconds: dict[str, float]
+    """wall-clock by what it was spent on, of this process and this part of the run"""
+
+
+def train(config: TrainConfig) -> RunResult:
+    """Train a policy as `config` says and write RUN/final.
+
+    Raises a `HumanlineError` for anything a user can mend. SIGINT and SIGTERM finish the step, save, and raise `Interrupted`.
+    """
+    validate_for_training(config)
+    directory = RunDirectory(config)
+    try:
+        workers = Workers(config)
+        say: Callable[[str], None] = print if workers.main else (lambda _: None)
+        source = str(directory.newest or config.model)
+        tokenizer = models.load_tokenizer(source, config.load)
+        model = models.load_policy(source, config.load)
+        objective = build_objective(config)
+        data = load_data(config, objective, tokenizer, model, say)
+        say(_memory_line(model))
+        run = Run(config, directory, workers, objective, model, tokenizer, data)
+        return run.go(say)
+    finally:
+        directory.close()
+
+
+def build_objective(config: TrainConfig) -> Objective:
+    """The objective of a config; a custom one is imported."""
+    return config.objective.build() if isinstance(config.objective, CustomObjective) else config.objective
+
+
+def needs_reference(config: TrainConfig, objective: Objective, groups: Iterable[EncodedGroup]) -> bool:
+    """False for objectives without one, and where the sampler's own log-probs and no KL term make a scoring pass pointless."""
+    if not objective.reference:
+        return False
+    if config.sync_every is not None or not objective.sampler_ratio or objective.anchored:
+        return True
+    return any(completion.logps is None for group in groups for completion in group.completions)
+
+
+class Run:
+    """The parts of one run put together, with their saving and restoring."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        directory: RunDirectory,
+        workers: Workers,
+        objective: Objective,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        data: Data,
+    ) -> None:
+        self.config, self.directory, self.workers, self.tokenizer = config, directory, workers, tokenizer
+        self.model = model
+        self.data_key = content_key(data.training)
+        plan = Plan(len(data.training), config.batch_size, config.seed, config.rows.shuffle)
+        self.last = plan.total_steps(config.steps, config.epochs)
+        module = TokenLogps(model)
+        optimizer = adamw(module, config.optimizer)
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        self.names = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+        module, optimizer = workers.prepare(module, optimizer)
+
+        def loop(groups: list[EncodedGroup], plan: Plan, config: TrainConfig, last: int) -> Loop:
+            feed = Feed(groups, plan, config.micro_batch_tokens, objective.mismatched, workers.rank, workers.world)
+            reference = Reference(config.sync_every) if needs_reference(config, objective, groups) else None
+            return Loop(config, objective, module, optimizer, workers, feed, reference, last)
+
+        self.loop = loop(data.training, plan, config, self.last)
+        self.evaluation = None
+        if data.held_out:
+            # One "step" of all held-out rows, against the starting policy and without a limiter.
+            rows = len(data.held_out)
+            plain = config.replace(limit=Off(), sync_every=None)
+            self.evaluation = loop(data.held_out, Plan(rows, rows, config.seed, shuffle=False), plain, 1)
+
+    def go(self, say: Callable[[str], None]) -> RunResult:
+        """Train from step 1 or the newest checkpoint to the end."""
+        done = self._restore(say) if self.directory.newest else 0
+        self.directory.write_config(self.config)
+        if not done:
+            self._first_references()
+        trackers = bool(self.config.log.trackers)
+        if trackers:
+            self.workers.accelerator.init_trackers(self.config.log.project, config=_flat(self.config))
+        every = self.config.log.every if self.workers.main else 0
+        log = MetricsLog(self.directory.path / "metrics.jsonl", every=every, total=self.last, done=done) if self.workers.main else None
+        line: dict[str, Any] = {}
+        try:
+            with interruptions() as interrupted:
+                for t in range(done + 1, self.last + 1):
+                    line = self._step(t)
+                    if log:
+                        log.write(line)
+                    if trackers:
+                        self.workers.accelerator.log({name: value for name, value in line.items() if name != "step"}, step=t)
+                    self._checkpoint_if_due(t, interrupted)
+        finally:
+            if log:
+                log.close()
+            if trackers:
+                self.workers.accelerator.end_training()
+        self._save_final()
+        seconds = {what: round(value, 3) for what, value in self.loop.clock.seconds.items()}
+        say(f"done: {self.directory.path / 'final'}  ({', '.join(f'{what} {duration(value)}' for what, value in seconds.items())})")
+        return RunResult(self.directory.path, self.last, line, seconds)
+
+    def _step(self, t: int) -> dict[str, Any]:
+        try:
+            line = self.loop.step(t)
+        except TrainingError:
+            if t > 1:
+                self._save(t - 1)
+            raise
+        if self.evaluation and (t % self.config.eval.every == 0 or t == self.last):
+            line |= {f"eval_{name}": value for name, value in self.evaluation.measure().items()}
+        return line
+
+    def _checkpoint_if_due(self, t: int, interrupted: list[int]) -> None:
+        every = self.config.checkpoint.every
+        stop = self.workers.most(max(interrupted, default=0))
+        if stop and t < self.last:
+            path = self._save(t)
+            raise Interrupted(f"stopped after step {t} of {self.last}; saved {path}. Go on with --resume --out {self.config.out}", stop)
+        if every and t % every == 0 and t < self.last:
+            self._save(t)
+
+    # references before step 1
+
+    def _first_references(self) -> None:
+        """The starting policy scores the steps up to the first sync, or, when the reference never moves, everything it will need."""
+        if self.evaluation and self.evaluation.reference:
+            self.evaluation.sync(0)
+        reference = self.loop.reference
+        if reference is None:
+            return
+        if self.config.sync_every is not None:
+            self.loop.sync(0)
+            return
+        # Step 1 is scored in the very shape it is trained in, whatever a cache holds: its log-ratios are exactly 0.
+        self.loop.sync(0, steps=range(1, 2))
+        cache = Path(self.config.reference_cache) / f"{self._start_key()}.safetensors" if self.config.reference_cache else None
+        if cache and cache.exists():
+            reference.numbers = {**load_numbers(cache), **reference.numbers}
+        self.loop.sync(0, lambda steps: watch(steps, "scoring under the starting policy"), keep=True)
+        if self.workers.main:
+            save_numbers(self.directory.path / "reference.safetensors", reference.numbers)
+            if cache:
+                save_numbers(cache, reference.numbers)
+
+    def _start_key(self) -> str:
+        return models.fingerprint(self.model, self.config.load.dtype, self.config.load.autocast, self.config.load.attention)
+
+    # saving and restoring
+
+    def _save_model(self, folder: Path) -> None:
+        state = {name.removeprefix("model."): value for name, value in self.workers.state_dict(self.loop.module).items()}
+        if self.workers.main:
+            self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
+
+    def _save_final(self) -> None:
+        with checkpoint.atomic_directory(self.directory.path / "final") as folder:
+            self._save_model(folder)
+
+    def _save(self, t: int) -> Path:
+        state = {
+            "of": self.last,
+            "data": self.data_key,
+            "synced_before": self.loop.reference.synced_before if self.loop.reference else None,
+            "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
+        }
+
+        def parts(folder: Path) -> None:
+            self._save_model(folder)
+            if self.loop.reference and self.config.sync_every is not None:
+                save_numbers(folder / "reference.safetensors", self.loop.reference.numbers)
+            if self.evaluation and self.evaluation.reference:
+                save_numbers(folder / "eval-reference.safetensors", self.evaluation.reference.numbers)
+
+        optimizer = checkpoint.optimizer_tensors(self.loop.optimizer, self.names)
+        return checkpoint.save(self.directory.path, t, self.config.checkpoint.keep, parts=parts, optimizer=optimizer, state=state)
+
+    def _restore(self, say: Callable[[str], None]) -> int:
+        """Everything but the weights, which were loaded from the checkpoint already. Returns its step."""
+        folder = self.directory.newest
+        assert folder is not None
+        state, optimizer = checkpoint.load(folder)
+        if state["data"] != self.data_key:
+            raise CheckpointError(f"{folder} was trained on other rows than {self.config.data} holds now. Restore the file, or start a new run.")
+        if state["of"] != self.last:
+            raise CheckpointError(f"{folder} belongs to a run of {state['of']} steps, not {self.last}. Start a new run from its weights.")
+        checkpoint.restore_optimizer(self.loop.optimizer, self.names, optimizer, folder)
+        if reference := self.loop.reference:
+            home = self.directory.path if self.config.sync_every is None else folder
+            reference.state = load_numbers(home / "reference.safetensors"), state["synced_before"]
+        if self.evaluation and self.evaluation.reference:
+            self.evaluation.reference.numbers = load_numbers(folder / "eval-reference.safetensors")
+        say(f"resuming {self.directory.path} after step {state['step']} of {self.last}")
+        return int(state["step"])
+
+
+@contextmanager
+def interruptions() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM instead of dying from them; a second one acts as usual."""
+    seen: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        seen.append(number)
+        print("\nstopping after this step (once more to stop at once) …", flush=True)
+        signal.signal(number, before[number])
+
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    except ValueError:  # not in the main thread, where signals do not arrive anyway
+        yield seen
+        return
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _memory_line(model: nn.Module) -> str:
+    """What the policy takes before any activation; there is no second model."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return f"policy: {count / 1e6:.4g}M parameters; weights + gradients + AdamW {4 * size / 2**30:.2f} GiB, reference: no second model"
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    """Settings for trackers, as plain values."""
+    return {key: value if isinstance(value, int | float | str | bool) else json.dumps(value) for key, value in dataclasses.asdict(config).items()}

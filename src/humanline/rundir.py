@@ -1,0 +1,97 @@
+"""A run directory: who may write to it, and what it was started with.
+
+    RUN/config.yaml        loads back to the same run
+        metrics.jsonl      a line per optimizer step
+        checkpoints/       see humanline.checkpoint
+        reference.safetensors   log-probs of a reference that never moves
+        final/             the trained model in Hugging Face format
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from humanline import checkpoint, configfile
+from humanline.config import TrainConfig
+from humanline.errors import CheckpointError
+
+FREE_ON_RESUME = ("model", "out", "resume", "log", "checkpoint", "device", "micro_batch_tokens", "reference_cache", "data")
+"""settings that may differ when a run goes on: they change no number, or (data) are compared by content"""
+
+
+class RunDirectory:
+    """An open run directory. One process may hold it at a time."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.path = Path(config.out)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock: IO[str] = open(self.path / ".lock", "w")  # noqa: SIM115 (held for the length of the run)
+        except OSError as error:
+            raise CheckpointError(f"run directory {self.path} cannot be written: {error}. Choose another --out.") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CheckpointError(f"run directory {self.path} is in use by another process. Wait for it, or choose another --out.") from error
+        try:
+            self.resumed = self._check(config)
+        except BaseException:
+            self.close()
+            raise
+        self.steps = checkpoint.steps(self.path) if self.resumed else []
+
+    @property
+    def newest(self) -> Path | None:
+        """The newest checkpoint to go on from; None = start at step 1."""
+        return checkpoint.path_of(self.path, self.steps[-1]) if self.steps else None
+
+    def _check(self, config: TrainConfig) -> bool:
+        """Whether this continues an earlier run; refuses to mix two runs."""
+        saved = self.path / "config.yaml"
+        others = sorted(entry.name for entry in self.path.iterdir() if entry.name != ".lock")
+        if not config.resume:
+            if others:
+                raise CheckpointError(
+                    f"run directory {self.path} is not empty ({', '.join(others[:4])}{' …' if len(others) > 4 else ''}). "
+                    "Add --resume to go on with its run, or choose another --out."
+                )
+            return False
+        if not saved.is_file():
+            if others:
+                raise CheckpointError(f"run directory {self.path} has no config.yaml, so there is no run to resume. Choose another --out.")
+            return False
+        differences = _differences(configfile.load_config(saved), config)
+        if differences:
+            raise CheckpointError(
+                f"run directory {self.path} was started with other settings, so going on would be another run:\n  "
+                + "\n  ".join(differences)
+                + "\n  Leave these as they were, or start a new run from the trained weights with --model and another --out."
+            )
+        return True
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Record what the run was started with (once: a resumed run keeps its own)."""
+        if not self.resumed:
+            temporary = self.path / ".config.yaml.partial"
+            temporary.write_text(configfile.dump(config), encoding="utf-8")
+            os.replace(temporary, self.path / "config.yaml")
+
+    def close(self) -> None:
+        """Give the directory free."""
+        self._lock.close()
+
+
+def _differences(saved: TrainConfig, given: TrainConfig) -> list[str]:
+    def flat(value: Any, key: str) -> dict[str, Any]:
+        if not dataclasses.is_dataclass(value):
+            return {key: value}
+        parts = [flat(getattr(value, field.name), f"{key}.{field.name}" if key else field.name) for field in dataclasses.fields(value)]
+        return {name: entry for part in parts for name, entry in part.items()}
+
+    before, now = flat(saved, ""), flat(given, "")
+    keys = [key for key in {**before, **now} if key.split(".")[0] not in FREE_ON_RESUME]
+    return [f"{key}: {before.get(key, '(none)')} then, {now.get(key, '(none)')} now" for key in keys if before.get(key) != now.get(key)]

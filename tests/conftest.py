@@ -1,0 +1,67 @@
+"""What all tests share: shape checks at run time, small tensors on one thread, fixed seeds, tiny models, real data where it lies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Nothing may be fetched, and parallel tokenizers or many threads only add noise on small machines.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+# Before anything imports these modules: annotations such as Float[Tensor, "B T"] are then checked at every call.
+install_import_hook(["humanline.limit", "humanline.objectives", "humanline.token_logps", "humanline.embedded.score"], "beartype.beartype")
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+VOCABULARY = 50
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> None:
+    """Every test starts from the same state, whatever ran before it."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real feedback files; its tests are skipped where it is not named."""
+    folder = os.environ.get("HUMANLINE_REAL_DATA")
+    if not folder:
+        pytest.skip("HUMANLINE_REAL_DATA does not name a folder of real feedback files")
+    return Path(folder)
+
+
+@pytest.fixture
+def tiny_llama() -> PreTrainedModel:
+    """A randomly initialised Llama of 2 layers, hidden 32, in float32: rotary positions, no dropout."""
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+        )
+    ).eval()
+
+
+@pytest.fixture
+def tiny_gpt2() -> PreTrainedModel:
+    """A randomly initialised GPT-2 of 2 layers, hidden 32, in float32: learned positions, and dropout 0.1 in its configuration."""
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    ).eval()
