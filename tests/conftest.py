@@ -35,6 +35,7 @@ def real_data() -> Path:
     folder = os.environ.get("HUMANLINE_REAL_DATA")
     if not folder:
         pytest.skip("HUMANLINE_REAL_DATA does not name a folder of real feedback files")
+    assert Path(folder).is_dir(), f"HUMANLINE_REAL_DATA is {folder!r}, which is no folder"
     return Path(folder)
 
 

@@ -26,7 +26,7 @@ from humanline.config import OptimizerConfig, TrainConfig
 from humanline.data import batch
 from humanline.data.batch import MicroBatch, collate
 from humanline.data.feed import Feed, Work
-from humanline.data.rows import EncodedCompletion
+from humanline.data.rows import EncodedCompletion, EncodedGroup
 from humanline.distributed import Workers
 from humanline.errors import TrainingError
 from humanline.limit import Limiter, Perceived
@@ -66,6 +66,15 @@ def adamw(module: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
         {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, betas=config.betas, eps=config.eps)
+
+
+def needs_reference(config: TrainConfig, objective: Objective, groups: Iterable[EncodedGroup]) -> bool:
+    """False for objectives without one, and where the sampler's own log-probs and no KL term make a scoring pass pointless."""
+    if not objective.reference:
+        return False
+    if config.sync_every is not None or not objective.sampler_ratio or objective.anchored:
+        return True
+    return any(completion.logps is None for group in groups for completion in group.completions)
 
 
 class Loop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,7 +24,7 @@ from humanline.data.rows import EncodedGroup
 from humanline.distributed import Workers
 from humanline.errors import CheckpointError, Interrupted, TrainingError
 from humanline.limit import Off
-from humanline.loop import Loop, adamw
+from humanline.loop import Loop, adamw, needs_reference
 from humanline.metrics import MetricsLog, duration, watch
 from humanline.objectives import CustomObjective, Objective
 from humanline.reference import Reference, load_numbers, save_numbers
@@ -72,15 +72,6 @@ def train(config: TrainConfig) -> RunResult:
 def build_objective(config: TrainConfig) -> Objective:
     """The objective of a config; a custom one is imported."""
     return config.objective.build() if isinstance(config.objective, CustomObjective) else config.objective
-
-
-def needs_reference(config: TrainConfig, objective: Objective, groups: Iterable[EncodedGroup]) -> bool:
-    """False for objectives without one, and where the sampler's own log-probs and no KL term make a scoring pass pointless."""
-    if not objective.reference:
-        return False
-    if config.sync_every is not None or not objective.sampler_ratio or objective.anchored:
-        return True
-    return any(completion.logps is None for group in groups for completion in group.completions)
 
 
 class Run:

@@ -77,5 +77,5 @@ class EncodeReport:
             f"longest {self.longest} of max_length {self.max_length}",
             *dropped,
             *(f"{count.number} {line}{count.where}" for line, count in counts if count.number),
-            f"0 each: {'; '.join(none)}",
+            *([f"0 each: {'; '.join(none)}"] if none else []),
         ]

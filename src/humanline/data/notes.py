@@ -23,7 +23,6 @@ class Notes:
     """Filled while rows are read; the trainer prints `lines()`."""
 
     counts: dict[str, Count] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
 
     def add(self, name: str, place: Place) -> None:
         """Count one more row under `name`."""
@@ -32,13 +31,9 @@ class Notes:
         if len(count.places) < PLACES_KEPT:
             count.places.append(place)
 
-    def remark(self, sentence: str) -> None:
-        """Add a finished sentence."""
-        self.remarks.append(sentence)
-
     def lines(self) -> list[str]:
-        """One line per counter, e.g. `identical chosen and rejected: 2 rows (first train.jsonl:7)`, then the remarks."""
-        rows = [
-            f"{name}: {count.rows} row{'s' if count.rows > 1 else ''} (first {count.places[0]})" for name, count in self.counts.items()
+        """One line per counter, e.g. `identical chosen and rejected: 2 rows (first train.jsonl:7)`."""
+        return [
+            f"{name}: {count.rows} row{'s' if count.rows > 1 else ''} (first {count.places[0]})"
+            for name, count in self.counts.items()
         ]
-        return rows + self.remarks

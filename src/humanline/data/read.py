@@ -1,7 +1,7 @@
 """Records from a file, a `datasets` data set or memory: (place, dict) pairs, one at a time.
 
-No type is inferred over rows. JSON goes through `json`, never through Arrow, so a column may be null for the first thousand rows, or
-text in one row and a list of messages in the next. What the columns mean is decided by `schema`.
+No type is inferred over rows. JSON goes through `json`, never through Arrow, so a column may be null for the first thousand
+rows, or text in one row and a list of messages in the next. What the columns mean is decided by `schema`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from humanline.data.rows import Place
 from humanline.errors import ConfigError, DataError
@@ -95,7 +95,7 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
 
 
@@ -105,9 +105,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with _open(path) as file:
             for number, line in enumerate(file, 1):
-                yield number, _decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, path, number)
+                yield (number, _decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, path, number))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path.name}:{number + 1}: reading stops here: {error}.\n  Is the file complete, and yours to read?") from error
+        raise DataError(
+            f"{path.name}:{number + 1}: reading stops here: {error}.\n  Is the file complete, and yours to read?"
+        ) from error
 
 
 def _decode(line: bytes, path: Path, number: int) -> str:
@@ -115,7 +117,9 @@ def _decode(line: bytes, path: Path, number: int) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"0x{line[error.start]:02x}"
-        raise DataError(f"{path.name}:{number}: not UTF-8: byte {byte} at position {error.start + 1} of the line.\n  Save the file as UTF-8.") from None
+        raise DataError(
+            f"{path.name}:{number}: not UTF-8: byte {byte} at position {error.start + 1} of the line.\n  Save the file as UTF-8."
+        ) from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,7 +142,9 @@ def _parse_json(text: str, *, source: str, line: int) -> Any:
         problem = "nested too deeply"
     except ValueError as error:
         problem = str(error)
-    raise DataError(f"{source}:{line}: not valid JSON: {problem}.\n  Expected one object per line, or in a .json file an array of objects.")
+    raise DataError(
+        f"{source}:{line}: not valid JSON: {problem}.\n  Expected one object per line, or in a .json file an array of objects."
+    )
 
 
 def _object(value: Any, place: Place) -> tuple[Place, dict[str, Any]]:
@@ -177,13 +183,17 @@ def _csv(path: Path) -> Records:
             if header is None:
                 header = cells
                 if repeated := {name for name in header if header.count(name) > 1}:
-                    raise DataError(f"{path.name}:1: column {min(repeated)!r} appears twice in the header.\n  Rename one of them.")
+                    raise DataError(
+                        f"{path.name}:1: column {min(repeated)!r} appears twice in the header.\n  Rename one of them."
+                    )
                 continue
             number += 1
             if len(cells) != len(header):
                 problem = f"row {number} has {len(cells)} cells, the header {len(header)}"
-                raise DataError(f"{path.name}:{reader.line_num}: {problem}.\n  Cells with commas or line breaks need double quotes.")
-            yield Place(path.name, number), {name: Cell(cell) for name, cell in zip(header, cells, strict=True)}
+                raise DataError(
+                    f"{path.name}:{reader.line_num}: {problem}.\n  Cells with commas or line breaks need double quotes."
+                )
+            yield (Place(path.name, number), {name: Cell(cell) for name, cell in zip(header, cells, strict=True)})
     except csv.Error as error:
         raise DataError(f"{path.name}:{reader.line_num}: not valid CSV: {error}.\n  Is a quoted cell left open?") from error
 
@@ -252,5 +262,7 @@ def _rows_of(dataset: Any, name: str) -> Records:
     if library is not None and isinstance(dataset, (library.Dataset, library.IterableDataset)):
         dataset = dataset.with_format(None)  # a torch or numpy format would turn lists into tensors
     elif not isinstance(dataset, Iterable):
-        raise DataError(f"{name}: data is a {type(dataset).__name__}.\n  Expected a path, a data set name, a `datasets` object, or dicts.")
+        raise DataError(
+            f"{name}: data is a {type(dataset).__name__}.\n  Expected a path, a data set name, a `datasets` object, or dicts."
+        )
     return (_object(value, Place(name, number)) for number, value in enumerate(dataset, 1))

@@ -1,4 +1,4 @@
-"""One record under the names that `schema` expects, with typed access: every miss is a `DataError` that names place, column and types."""
+"""One record under its expected names, with typed access: every miss is a `DataError` that names place, column and types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,18 @@ EXAMPLES: dict[Kind, str] = {
 }
 """one accepted record of each kind, shown in error messages"""
 
-LIST_COLUMNS = ("messages", "conversations", "history", "completions", "rewards", "token_ids", "completion_ids", "logprobs", "finished", "finish_reason")
+LIST_COLUMNS = (
+    "messages",
+    "conversations",
+    "history",
+    "completions",
+    "rewards",
+    "token_ids",
+    "completion_ids",
+    "logprobs",
+    "finished",
+    "finish_reason",
+)
 TEXT_COLUMNS = ("prompt", "instruction", "input", "system", "chosen", "rejected", "completion", "output", "output_A", "output_B")
 NUMBER_COLUMNS = ("label", "kto_tag", "reward")
 COLUMNS = TEXT_COLUMNS + LIST_COLUMNS + NUMBER_COLUMNS
@@ -38,7 +49,7 @@ def type_name(value: Any) -> str:
     if isinstance(value, bool):
         return "a boolean"
     for types, name in (((int, float), "a number"), (str, "text"), ((list, tuple), "a list"), (Mapping, "an object")):
-        if isinstance(value, types):  # type: ignore[arg-type]
+        if isinstance(value, types):
             return name
     return f"a {type(value).__name__}"
 
@@ -67,7 +78,9 @@ class Record:
             if in_file not in raw:
                 near = difflib.get_close_matches(in_file, map(str, raw), n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise DataError(f"{place}: has no column {in_file!r} (keys: {listed(raw)}).\n  rows.columns maps {expected} to it.{hint}")
+                raise DataError(
+                    f"{place}: has no column {in_file!r} (keys: {listed(raw)}).\n  rows.columns maps {expected} to it.{hint}"
+                )
             renamed[expected] = raw[in_file]
         return cls(place, {key: _decoded(value, key, place) for key, value in renamed.items()})
 
@@ -94,11 +107,15 @@ class Record:
 
     def wrong(self, name: str, value: Any, expected: str) -> DataError:
         """A column, or a part of it named like `rewards[1]`, holds a value that does not fit."""
-        return self.error(f"'{name}' is {type_name(value)} ({shown(value)}): expected {expected}" if value is not None else f"'{name}' is null: expected {expected}")
+        return self.error(
+            f"'{name}' is {type_name(value)} ({shown(value)}): expected {expected}"
+            if value is not None
+            else f"'{name}' is null: expected {expected}"
+        )
 
     def found(self) -> str:
         """The keys and the types of their values."""
-        return f"keys: {listed({key: None for key in self.values}, self.values)}"
+        return f"keys: {listed(self.values, with_types=True)}"
 
     def text(self, name: str) -> str:
         """A column of text."""
@@ -112,7 +129,9 @@ class Record:
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise self.error(f"'{name}' has a lone surrogate {ascii(value[error.start])} at character {error.start + 1}: expected Unicode text") from None
+                raise self.error(
+                    f"'{name}' has a lone surrogate {value[error.start]!a} at character {error.start + 1}: expected Unicode text"
+                ) from None
         return str(value)
 
     def items(self, name: str) -> list[Any]:
@@ -131,13 +150,16 @@ class Record:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise self.error(f"'{name}' is {'NaN' if number != number else 'infinite'}: expected a finite number", "A score that is missing is null, never NaN.")
+            raise self.error(
+                f"'{name}' is {'NaN' if math.isnan(number) else 'infinite'}: expected a finite number",
+                "A score that is missing is null, never NaN.",
+            )
         return number
 
 
-def listed(keys: Mapping[Any, Any], types_of: Mapping[str, Any] | None = None) -> str:
-    """Keys for an error message, at most 12, with types if asked for."""
-    names = [str(key) if types_of is None else f"{key} ({type_name(types_of[key]).removeprefix('a ').removeprefix('an ')})" for key in keys]
+def listed(values: Mapping[Any, Any], *, with_types: bool = False) -> str:
+    """Keys for an error message, at most 12."""
+    names = [f"{key} ({type_name(value).split()[-1]})" if with_types else str(key) for key, value in values.items()]
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
 
 
@@ -147,7 +169,9 @@ def check_columns(columns: Mapping[str, str]) -> None:
         if expected not in COLUMNS:
             near = difflib.get_close_matches(expected, COLUMNS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Expected one of: {', '.join(COLUMNS)}."
-            raise ConfigError(f"rows.columns has {expected!r}, a name that is not read.\n  {hint} The form is {{expected: name in the file}}.")
+            raise ConfigError(
+                f"rows.columns has {expected!r}, a name that is not read.\n  {hint} The form is {{expected: name in the file}}."
+            )
 
 
 def _decoded(value: Any, column: str, place: Place) -> Any:

@@ -49,6 +49,18 @@ class RenderedRow:
     """the template renders an answer otherwise than its generation prompt opens it (a `<think>` prefill), so `prompt` ends before that"""
 
 
+def common_text(texts: Sequence[str]) -> str:
+    """Longest common prefix, by bisection so that the comparisons run in C."""
+    shared = texts[0]
+    for text in texts[1:]:
+        low, high = 0, min(len(shared), len(text))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if shared[low:middle] == text[low:middle] else (low, middle - 1)
+        shared = shared[:low]
+    return shared
+
+
 class Renderer:
     """Renders rows with a tokenizer's chat template, or joins plain strings, as `config.template` says."""
 
@@ -113,7 +125,7 @@ class Renderer:
                 + ("it has no turns." if opening is None else "the template does not render the other answers after its generation prompt.")
                 + "\n  Give token_ids for all completions of the row or for none, and at least one prompt turn."
             )
-        return RenderedRow(_common_text(shared), tuple(wholes), reopened=opening is not None and len(shared) > 1)
+        return RenderedRow(common_text(shared), tuple(wholes), reopened=opening is not None and len(shared) > 1)
 
     def _whole(self, place: Place, turns: list[Message], first: int, completion: Completion) -> Rendered:
         """Render all turns; `first` is the number of the first trained one."""
@@ -161,7 +173,7 @@ class Renderer:
                 f"{place}: the chat template does not render the content of turn {number + 1} ({turns[number]['role']}).\n"
                 "  Expected a template that shows every answer. Leave the row out, or use another template."
             )
-        return len(_common_text([text, other]))
+        return len(common_text([text, other]))
 
     def _apply(self, place: Place, turns: Sequence[Message], *, opened: bool = False, prompting: bool = False) -> str:
         """The template's text; `opened` leaves the last turn without its end, `prompting` adds the generation prompt."""
@@ -211,15 +223,3 @@ def _contains(text: str, content: object) -> bool:
     if not isinstance(content, str) or content.strip() in text:
         return True
     return "".join(content.split()) in "".join(text.split())
-
-
-def _common_text(texts: Sequence[str]) -> str:
-    """Longest common prefix, by bisection so that the comparisons run in C."""
-    shared = texts[0]
-    for text in texts[1:]:
-        low, high = 0, min(len(shared), len(text))
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if shared[low:middle] == text[low:middle] else (low, middle - 1)
-        shared = shared[:low]
-    return shared

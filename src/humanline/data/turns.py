@@ -1,13 +1,12 @@
 """Conversations: messages of any dialect as {"role", "content"} turns, and where the prompt ends.
 
-Role names of ShareGPT and LLaMA-Factory become the standard ones: a `function_call` is what the assistant said, an `observation` what a
-tool answered.
+Role names of ShareGPT and LLaMA-Factory become the standard ones: a `function_call` is what the assistant said, an `observation`
+what a tool answered.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,9 +29,14 @@ def text_or_turns(record: Record, name: str, value: Any) -> Text:
     if isinstance(value, str):
         return record.checked_text(name, value)
     if isinstance(value, Mapping):
-        value = [value]
+        return (_turn(record, name, value),)
     if not isinstance(value, (list, tuple)):
         raise record.wrong(name, value, "text or a list of messages")
+    return turns_of(record, name, value)
+
+
+def turns_of(record: Record, name: str, value: Sequence[Any]) -> Turns:
+    """A list of messages as turns."""
     if not value:
         raise record.error(f"'{name}' is an empty list: expected at least one message")
     return tuple(_turn(record, f"{name}[{index}]", message) for index, message in enumerate(value))
@@ -66,6 +70,11 @@ def _content(record: Record, name: str, content: Any) -> str:
     return "".join(texts)
 
 
+def as_turns(text: Text, role: str) -> Turns:
+    """A text as one turn; turns as they are."""
+    return ({"role": role, "content": text},) if isinstance(text, str) else text
+
+
 def is_assistant(turn: Message) -> bool:
     """Whether the model said it."""
     return bool(turn["role"] == "assistant")
@@ -91,16 +100,17 @@ def shared_turns(conversations: Sequence[Turns]) -> int:
 
 
 def shared_text(texts: Sequence[str]) -> int:
-    """Length of the prompt that texts share.
+    """Length of the prompt that texts share; 0: none.
 
-    Up to the last "\\n\\nAssistant:" of their common start if there is one (the form of Anthropic's HH data), else back to the last
-    white space, so that no word is cut: before a space, as it belongs to the next word's token, after a line break.
+    Up to the last "\\n\\nAssistant:" of their common start if there is one (the form of Anthropic's HH data), else back to the
+    last white space, so that no word is cut: before a space, as it belongs to the next word's token, after a line break.
     """
-    common = os.path.commonprefix(list(texts))
+    first, last = min(texts), max(texts)  # in order: what these two share, all share
+    common = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     marker = "\n\nAssistant:"
-    if marker in common:
-        return common.rindex(marker) + len(marker)
-    last = max((index for index, character in enumerate(common) if character.isspace()), default=None)
-    if last is None:
-        return 0
-    return last if common[last] == " " else last + 1
+    found = first.rfind(marker, 0, common)
+    if found >= 0:
+        return found + len(marker)
+    while common and not first[common - 1].isspace():
+        common -= 1
+    return common - 1 if common and first[common - 1] == " " else common

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,6 +57,11 @@ def verify() -> dict[str, Any]:
     return recorded
 
 
+def fingerprint(recorded: dict[str, Any]) -> str:
+    """One sha256 over those of all packaged files."""
+    return hashlib.sha256(json.dumps(recorded["files"], sort_keys=True).encode()).hexdigest()
+
+
 def task() -> ScoreTask:
     """The packaged utility and chain."""
     from safetensors.torch import load_file
@@ -74,3 +80,10 @@ def held_out(rows: int | None = None) -> HeldOut:
 
     table = pyarrow.parquet.read_table(HELD_OUT).slice(0, rows).to_pydict()
     return HeldOut(to_ids(table["prompt"]), to_ids(table["completion"]), torch.tensor(table["reward"], dtype=torch.float64))
+
+
+def start_utility(rows: int | None = None) -> float:
+    """Mean utility of the start model on the first `rows` held-out prompts; None = all. Needs no torch."""
+    import pyarrow.parquet
+
+    return statistics.fmean(pyarrow.parquet.read_table(HELD_OUT).slice(0, rows)["reward"].to_pylist())

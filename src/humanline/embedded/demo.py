@@ -1,7 +1,7 @@
 """`humanline demo`: offline GRPO, DPO and KTO with and without humanline, and two controls, on task "score".
 
-    OUT/results.json   every run, mean ± std, settings, versions
-        report.html    figure, table and settings on one page
+    OUT/report.html    figure, table and settings on one page
+        results.json   every run, mean ± standard deviation, settings, versions
         figure.svg     the picture alone
         data/ runs/    derived data files; one folder per run. A run that is finished is not done again.
 """
@@ -15,16 +15,17 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from humanline.embedded import assets
 from humanline.embedded.jobs import Job, prepare_worker, run
-from humanline.embedded.methods import METHODS, STEPS, Method, MethodName
+from humanline.embedded.methods import METHODS, PROMPTS_PER_STEP, STEPS, MethodName
 from humanline.errors import CheckpointError, ConfigError, TrainingError
 
-HELD_OUT_ROWS = 1500
-QUICK_STEPS, QUICK_ROWS = 6, 100
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from humanline.embedded.results import Results
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class DemoConfig:
     methods: tuple[MethodName, ...] = tuple(METHODS)
     """what to compare"""
     quick: bool = False
-    """a few steps per run, one seed: only shows that everything works"""
+    """six steps per run and 100 held-out prompts: shows that everything works, its numbers mean nothing"""
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -49,11 +50,13 @@ class DemoConfig:
             raise ConfigError(f"processes is {self.processes}: expected a number of worker processes from 1 on.")
         unknown = [name for name in self.methods if name not in METHODS]
         if unknown or not self.methods:
-            raise ConfigError(f"methods are {list(self.methods)}: expected at least one of {', '.join(METHODS)}.")
+            raise ConfigError(f"methods is {list(self.methods)}: expected at least one of {', '.join(METHODS)}.")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """The command line; returns the exit status."""
+    import tyro
+
     run_demo(tyro.cli(DemoConfig, args=words, prog="humanline demo", config=(tyro.conf.FlagCreatePairsOff,)))
     return 0
 
@@ -62,76 +65,94 @@ def run_demo(config: DemoConfig) -> Path:
     """Do all runs that are not finished, then write table, results.json, figure and report. Returns the report's path."""
     from rich.console import Console
 
-    from humanline.embedded import assets
+    console, packaged = Console(), assets.verify()
+    jobs = plan(config, packaged)
+    prepare(config, jobs)
+    finished = {job: result for job in jobs if (result := job.result()) is not None}
+    before = f", {len(finished)} of them finished before" if finished else ""
+    console.print(f"{len(jobs)} runs in {config.out.resolve()}{before}", highlight=False, soft_wrap=True)
+    run_missing(jobs, finished, console, processes=config.processes or _cores())
+    return _write(_results(config, jobs, finished, packaged), config.out, console)
+
+
+def plan(config: DemoConfig, packaged: dict[str, Any]) -> list[Job]:
+    """Seed by seed, so that a demo that was stopped has as many seeds of one method as of another."""
+    steps, rows = (6, 100) if config.quick else (STEPS, packaged["held_out"]["prompts"])
+    fingerprint = assets.fingerprint(packaged)
+    chosen = [method for name, method in METHODS.items() if name in config.methods]
+    return [Job(method, seed, steps, rows, config.out, fingerprint) for seed in range(config.seeds) for method in chosen]
+
+
+def prepare(config: DemoConfig, jobs: Sequence[Job]) -> None:
+    """Make the output folder and the data files that the jobs read."""
     from humanline.embedded.groups import read_groups, write_derived
 
-    packaged = assets.verify()
-    out = _output_folder(config.out)
-    methods = [METHODS[name] for name in METHODS if name in config.methods]
-    write_derived(read_groups(assets.GROUPS), out / "data", sorted({method.data for method in methods} - {"groups"}))
-    jobs = _jobs(config, out, methods, packaged)
-    finished = {job: result for job in jobs if (result := job.result()) is not None}
-    console = Console()
-    console.print(f"{len(jobs)} runs in {out.resolve()}" + (f", {len(finished)} of them finished before" if finished else ""), highlight=False)
-    _run_all(jobs, finished, console, _workers(config, len(jobs) - len(finished)))
-    return _write(config, methods, [finished[job] for job in jobs], packaged, out, console)
-
-
-def _output_folder(out: Path) -> Path:
     try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
+        (config.out / "runs").mkdir(parents=True, exist_ok=True)
+        write_derived(read_groups(assets.GROUPS), config.out / "data", {job.method.data for job in jobs} - {"groups"})
     except OSError as error:
-        raise CheckpointError(f"output folder {out} cannot be written: {error}. Choose another --out.") from error
-    return out
+        raise CheckpointError(f"output folder {config.out} cannot be written: {error}. Choose another --out.") from error
 
 
-def _jobs(config: DemoConfig, out: Path, methods: Sequence[Method], packaged: dict[str, Any]) -> list[Job]:
-    """Seed by seed, so that an unfinished demo has all methods at equal numbers of seeds, as far as it got."""
-    steps, rows, seeds = (QUICK_STEPS, QUICK_ROWS, 1) if config.quick else (STEPS, packaged["held_out"]["prompts"], config.seeds)
-    fingerprint = packaged["files"]["groups.parquet"]["sha256"]
-    return [Job(method, seed, steps, rows, out, fingerprint) for seed in range(seeds) for method in methods]
-
-
-def _workers(config: DemoConfig, jobs: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(config.processes or cores, jobs))
-
-
-def _run_all(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], console: Console, workers: int) -> None:
-    """Run what is missing in `workers` processes and add it to `finished`. The first error ends it; finished runs stay."""
+def run_missing(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], console: Console, *, processes: int) -> None:
+    """Run what is not in `finished` and add it there. The first error ends it; finished runs stay on disk."""
     from humanline.embedded.progress import REFRESH, Progress
 
     missing = [job for job in jobs if job not in finished]
     if not missing:
         return
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_worker)
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(min(processes, len(missing)), mp_context=context, initializer=prepare_worker)
     try:
         waiting: dict[Future[dict[str, Any]], Job] = {executor.submit(run, job): job for job in missing}
-        with Progress(jobs, finished, console=console) as progress:
+        with Progress(jobs, finished, console) as progress:
             while waiting:
                 done, _ = wait(waiting, timeout=REFRESH, return_when=FIRST_COMPLETED)
                 for future in done:
                     job = waiting.pop(future)
                     finished[job] = future.result()
                     progress.report(job)
-                progress.tick()
+                progress.refresh()
     except BrokenProcessPool as error:
         raise TrainingError(
-            "a worker process of the demo died, usually for lack of memory. Finished runs are kept: "
-            "run the same command again, with --processes 1."
+            "a worker process of the demo died, usually for lack of memory. Finished runs are kept: run the command again with --processes 1."
         ) from error
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _write(
-    config: DemoConfig, methods: Sequence[Method], runs: Sequence[dict[str, Any]], packaged: dict[str, Any], out: Path, console: Console
-) -> Path:
-    from humanline.embedded import assets, figure, page
-    from humanline.embedded.progress import final_table
-    from humanline.embedded.results import summarise, write
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    steps, rows, seeds = (QUICK_STEPS, QUICK_ROWS, 1) if config.quick else (STEPS, packaged["held_out"]["prompts"], config.seeds)
+
+def _results(config: DemoConfig, jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], packaged: dict[str, Any]) -> Results:
+    from humanline.embedded.results import summarise
+
     settings = {
-        "steps": steps,
+        "quick": config.quick,
+        "seeds": config.seeds,
+        "steps": jobs[0].steps,
+        "prompts_per_step": PROMPTS_PER_STEP,
+        "held_out_prompts": jobs[0].held_out_rows,
+        "parameters": packaged["parameters"],
+        "data": packaged["groups"],
+        "packaged": jobs[0].packaged,
     }
+    methods = list(dict.fromkeys(job.method for job in jobs))
+    return summarise(methods, [finished[job] for job in jobs], assets.start_utility(jobs[0].held_out_rows), settings)
+
+
+def _write(results: Results, out: Path, console: Console) -> Path:
+    from humanline.embedded import figure, page
+    from humanline.embedded.files import write_text
+    from humanline.embedded.progress import final_table
+    from humanline.embedded.results import as_json
+
+    report = out / "report.html"
+    write_text(out / "results.json", as_json(results))
+    write_text(out / "figure.svg", figure.svg(results))
+    write_text(report, page.html(results))
+    console.print(final_table(results))
+    console.print(f"\nresults {out.resolve() / 'results.json'}\nreport  {report.resolve()}", highlight=False, soft_wrap=True)
+    return report

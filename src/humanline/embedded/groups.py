@@ -6,11 +6,12 @@ A group is one prompt with its n completions and their rewards, as one row of `g
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from humanline.embedded.files import write_text
 
 KEPT_POSITIVES = 2
 """completions of each group that the positive-only control learns from"""
@@ -68,9 +69,7 @@ DERIVATIONS: dict[str, Callable[[Iterable[RewardedGroup]], Iterator[dict[str, An
 
 
 def write_derived(groups: Sequence[RewardedGroup], folder: Path, names: Iterable[str]) -> None:
-    """Write `folder/NAME.jsonl` for each derivation; a reader never sees half a file."""
+    """Write `folder/NAME.jsonl` for each derivation."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        partial = folder / f".{name}.jsonl.partial"
-        partial.write_text("".join(json.dumps(row) + "\n" for row in DERIVATIONS[name](groups)), encoding="utf-8")
-        os.replace(partial, folder / f"{name}.jsonl")
+        write_text(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in DERIVATIONS[name](groups)))

@@ -20,6 +20,7 @@ from typing import Any
 
 from humanline import __version__
 from humanline.embedded import assets
+from humanline.embedded.files import write_text
 from humanline.embedded.methods import Method
 
 
@@ -77,7 +78,7 @@ def prepare_worker() -> None:
 def run(job: Job) -> dict[str, Any]:
     """Train, evaluate, write result.json. What an interrupted attempt left is thrown away: seconds must be those of one whole run."""
     from humanline.embedded.evaluate import evaluate
-    from humanline import train
+    from humanline.run import train
     from humanline.models import load_policy
 
     if job.folder.exists():
@@ -102,7 +103,5 @@ def run(job: Job) -> dict[str, Any]:
         "last_step": trained.metrics,
         "folder": str(job.folder.relative_to(job.out)),
     }
-    partial = job.folder / ".result.json.partial"
-    partial.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, job.folder / "result.json")
+    write_text(job.folder / "result.json", json.dumps(result, indent=2) + "\n")
     return result

@@ -73,7 +73,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 def train_start(task: ScoreTask, work: Path) -> Path:
     """The start model: supervised training on texts of the chain with this package's own trainer. Returns its directory."""
-    from humanline import train
+    from humanline.run import train
 
     save_tokenizer(new_tokenizer(), work / "new")
     new_model(TASK_SEED).save_pretrained(work / "new")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 PROMPTS_PER_STEP = 16
 STEPS = 192
 COMPLETIONS = 8
+BOUNDS = (-1.5, 1.5)
+"""of humanline clipping, nats: the method's defaults"""
+KL_WEIGHT = 1e-3
+"""β of every GRPO run"""
+MethodName = Literal["grpo", "grpo-humanline", "dpo", "dpo-humanline", "kto", "kto-humanline", "grpo-unclipped", "positive-only"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Method:
     rows_per_prompt: int
     """rows of that file that stem from one prompt"""
     lr: float
-    objective: Mapping[str, Any]
+    objective: Mapping[str, str | float]
     """fields of the objective, `name` among them"""
     sync_every: int | None = None
     """k; None = no humanline"""
@@ -79,3 +84,32 @@ class Method:
             checkpoint=c.CheckpointConfig(every=None),
             log=c.LogConfig(every=0),
         )
+
+
+def _grpo(name: MethodName, title: str, family: Literal["GRPO", "control"], *, lr: float, epsilon: float = 0.2, k: int | None = None) -> Method:
+    objective = {"name": "grpo", "beta": KL_WEIGHT, "epsilon_low": epsilon, "epsilon_high": epsilon}
+    return Method(name, title, family, "groups", 1, lr, objective, k, BOUNDS if k else None)
+
+
+def _dpo(name: MethodName, title: str, *, lr: float, beta: float, k: int | None = None) -> Method:
+    return Method(name, title, "DPO", "pairs", 1, lr, {"name": "dpo", "beta": beta}, k, BOUNDS if k else None)
+
+
+def _kto(name: MethodName, title: str, *, lr: float, beta: float, k: int | None = None) -> Method:
+    return Method(name, title, "KTO", "labels", COMPLETIONS, lr, {"name": "kto", "beta": beta}, k, BOUNDS if k else None)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        _grpo("grpo", "GRPO offline", "GRPO", lr=3e-3),
+        _grpo("grpo-humanline", "GRPO offline + humanline", "GRPO", lr=3e-3, k=16),
+        _dpo("dpo", "DPO offline", lr=1e-3, beta=0.1),
+        _dpo("dpo-humanline", "DPO offline + humanline", lr=3e-4, beta=1.0, k=16),
+        _kto("kto", "KTO offline", lr=1e-3, beta=0.1),
+        _kto("kto-humanline", "KTO offline + humanline", lr=3e-4, beta=1.0, k=16),
+        _grpo("grpo-unclipped", "GRPO, no clip, no sync", "control", lr=3e-4, epsilon=math.inf),
+        Method("positive-only", "positive-only (best 2 of 8)", "control", "positives", 2, 1e-3, {"name": "sft"}),
+    )
+}
+"""in the order of the table"""

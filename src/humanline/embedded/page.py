@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from humanline.embedded.figure import svg
-from humanline.embedded.results import Results, as_json
+from humanline.embedded.results import Results, content
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1f2328; --quiet: #656d76; --page: #ffffff; --line: #d0d7de; --mark: #ddf4ff }
@@ -23,14 +23,14 @@ pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; paddi
 
 def html(results: Results) -> str:
     """The whole page."""
-    content = as_json(results)
+    known = content(results)
     settings = results.settings
     quick = "<p><strong>Quick run: it shows that everything works; its numbers mean nothing.</strong></p>" if settings["quick"] else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>humanline demo: task score</title><style>{STYLE}</style></head><body>
-<h1>One data set, eight ways to learn from it offline</h1>
-{quick}<p>A model of {settings["parameters"]:,} parameters sampled {settings["completions"]} completions for each of {settings["prompts"]:,} prompts, and a
+<h1>One data set, several ways to learn from it offline</h1>
+{quick}<p>A model of {settings["parameters"]:,} parameters sampled {settings["data"]["completions"]} completions for each of {settings["data"]["prompts"]:,} prompts, and a
 hidden utility scored them. Every method below trains from the same start on that fixed data, {settings["steps"]} steps of
 {settings["prompts_per_step"]} prompts; none of them samples again. Measured on {settings["held_out_prompts"]:,} other prompts.</p>
 <figure>{svg(results)}<figcaption>Bars: mean over {settings["seeds"]} orders of the data (seeds), lines: ± one standard deviation between them. All start
@@ -44,7 +44,7 @@ comes without any clipping or reference sync, and how far imitation of the best 
 <th>rows a step</th></tr></thead><tbody>{_settings(results)}</tbody></table></div>
 <p class="quiet">AdamW (0.9, 0.99), 10 steps of warm-up, gradient norm 1. Learning rates and the one other setting of each method were searched with
 the same budget on another order of the data and other prompts.</p>
-<h2>Where and with what</h2><pre>{escape(json.dumps({"machine": content["machine"], "versions": content["versions"]}, indent=2))}</pre>
+<h2>Where and with what</h2><pre>{escape(json.dumps({"machine": known["machine"], "versions": known["versions"]}, indent=2))}</pre>
 <p class="quiet">All runs, settings and last training metrics: <code>results.json</code> beside this page.</p>
 </body></html>
 """

@@ -21,8 +21,8 @@ REFRESH = 0.5
 class Progress:
     """A live table on a terminal; elsewhere one plain line per finished run."""
 
-    def __init__(self, jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], *, console: Console, workers: int) -> None:
-        self.jobs, self.finished, self.console, self.workers = jobs, finished, console, workers
+    def __init__(self, jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], console: Console) -> None:
+        self.jobs, self.finished, self.console = jobs, finished, console
         self._started = time.monotonic()
         self._steps_before = self._steps_done()
         self._live = Live(get_renderable=self._table, console=console, auto_refresh=False, transient=True)
@@ -35,7 +35,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def tick(self) -> None:
+    def refresh(self) -> None:
         """Show where the runs are."""
         if self.console.is_terminal:
             self._live.refresh()

@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from humanline import __version__
@@ -54,7 +53,7 @@ class Results:
     runs: tuple[dict[str, Any], ...]
 
 
-def summarise(methods: Iterable[Method], runs: Sequence[dict[str, Any]], *, start_utility: float, settings: dict[str, Any]) -> Results:
+def summarise(methods: Iterable[Method], runs: Sequence[dict[str, Any]], start_utility: float, settings: dict[str, Any]) -> Results:
     """Rows in the order of `methods`; methods without a finished run are left out."""
     rows = []
     for method in methods:
@@ -66,8 +65,13 @@ def summarise(methods: Iterable[Method], runs: Sequence[dict[str, Any]], *, star
     return Results(tuple(rows), start_utility, settings, tuple(runs))
 
 
-def as_json(results: Results) -> dict[str, Any]:
-    """The content of results.json."""
+def as_json(results: Results) -> str:
+    """results.json."""
+    return json.dumps(content(results), indent=2) + "\n"
+
+
+def content(results: Results) -> dict[str, Any]:
+    """Everything that is known about a demo, in JSON types."""
     return {
         "format": "humanline-demo-1",
         "task": "score",
@@ -89,10 +93,3 @@ def as_json(results: Results) -> dict[str, Any]:
         | {name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")},
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
     }
-
-
-def write(results: Results, path: Path) -> None:
-    """Atomically."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)

@@ -1,0 +1,73 @@
+"""What happens to rows that are too long or have nothing to train on: `drop`, `truncate` or `error`.
+
+P prompt tokens · T completion tokens of one completion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from humanline.data.rows import EncodedCompletion
+
+LONGER = "Raise --rows.max-length, or use `--rows.too-long drop` or `--rows.too-long truncate`."
+REMOVE = "Take it out of the data, or use `--rows.too-long drop`, which leaves it out and counts it."
+
+
+class Problem(NamedTuple):
+    """Why a completion cannot be trained on."""
+
+    reason: str
+    """equal for equal causes: what the report counts by"""
+    detail: str
+    """the cause in numbers"""
+    move: str
+    """what the user can do"""
+    too_long: bool
+
+
+EMPTY_COMPLETION = Problem("empty completion", "empty completion", REMOVE, False)
+EMPTY_PROMPT = Problem("empty prompt", "empty prompt and no BOS token, so nothing predicts the first token", REMOVE, False)
+
+
+def problem_of(prompt_ids: np.ndarray, completion: EncodedCompletion, *, max_length: int | None) -> Problem | None:
+    """`max_length` None: length is no problem."""
+    P, T = len(prompt_ids), len(completion.ids)
+    if not P:
+        return EMPTY_PROMPT
+    if not completion.mask.any():
+        return EMPTY_COMPLETION
+    if max_length is None or P + T <= max_length:
+        return None
+    if P >= max_length:
+        return Problem("prompt too long", f"prompt {P} >= max_length {max_length}", LONGER, True)
+    return Problem("too long", f"prompt {P} + completion {T} > max_length {max_length}", LONGER, True)
+
+
+def cut_prompt(prompt_ids: np.ndarray, keep: int, *, head: int) -> np.ndarray:
+    """The last `keep` ≥ 1 ids of a prompt, of which the first `head` (the BOS) always stay in front."""
+    if len(prompt_ids) <= keep:
+        return prompt_ids
+    return np.concatenate([prompt_ids[: min(head, keep)], prompt_ids[len(prompt_ids) - max(0, keep - head) :]])
+
+
+def cut_completion(completion: EncodedCompletion, room: int) -> EncodedCompletion:
+    """The first `room` ids; what is cut off takes the end of sequence with it, so the completion is unfinished."""
+    if len(completion.ids) <= room:
+        return completion
+    logps = None if completion.logps is None else completion.logps[:room]
+    return dataclasses.replace(completion, ids=completion.ids[:room], mask=completion.mask[:room], logps=logps, finished=False)
+
+
+def truncate(
+    prompt_ids: np.ndarray, completions: Sequence[EncodedCompletion], *, longest: int, max_length: int, head: int
+) -> tuple[np.ndarray, list[EncodedCompletion]]:
+    """Cut the prompt so that a completion of `longest` ids fits; where one prompt token is still too much, cut completions as well.
+
+    All completions keep one and the same prompt.
+    """
+    prompt_ids = cut_prompt(prompt_ids, max(1, max_length - longest), head=head)
+    return prompt_ids, [cut_completion(completion, max_length - len(prompt_ids)) for completion in completions]

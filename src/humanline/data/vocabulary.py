@@ -1,0 +1,80 @@
+"""A tokenizer as encoding needs it: many texts at once, exactly one beginning of sequence, and what can end a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from humanline.data.render import common_text
+from humanline.data.rows import EncodedCompletion, EncodedGroup
+from humanline.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Vocabulary:
+    """`lead`: the ids that the tokenizer puts before a text (its BOS), perhaps none. `end_id`: what ends a completion, perhaps None."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: tuple[int, ...] = ()) -> None:
+        """`eos_ids`: further ids that end a completion, from the model's generation config."""
+        self._tokenizer = tokenizer
+        self.size = len(tokenizer)
+        self.lead = _leading_ids(tokenizer)
+        declared = [tokenizer.eos_token_id, *eos_ids]
+        self.end_id = next((token for token in declared if token is not None), None)
+        self.end_ids = frozenset(token for token in declared if token is not None)
+        added = tokenizer.added_tokens_decoder
+        self.end_texts = tuple(str(added[token]) for token in added if added[token].special or token in self.end_ids)
+
+    def ids(self, texts: Iterable[str]) -> dict[str, np.ndarray]:
+        """Text → int32 ids, `lead` at the start exactly once, whether or not the text already spells it. Each text is tokenized once."""
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return {}
+        lists = self._tokenizer(
+            distinct, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
+        )["input_ids"]
+        return {text: np.array(ids if self._starts(ids) else [*self.lead, *ids], np.int32) for text, ids in zip(distinct, lists, strict=True)}
+
+    def head(self, prompt_ids: np.ndarray) -> int:
+        """How many ids at the start of a prompt are its beginning-of-sequence token(s)."""
+        if self.lead and self._starts(prompt_ids[: len(self.lead)].tolist()):
+            return len(self.lead)
+        return int(len(prompt_ids) > 0 and prompt_ids[0] == self._tokenizer.bos_token_id)
+
+    def mark(self, group: EncodedGroup) -> str:
+        """A row as text, the trained parts of its first completion between ⟦ and ⟧."""
+        completion: EncodedCompletion = group.completions[0]
+        ids = np.concatenate([group.prompt_ids, completion.ids])
+        mask = np.concatenate([np.zeros(len(group.prompt_ids) + 1, bool), completion.mask, [False]])
+        whole = self._decode(ids)
+        pieces, done = [], 0
+        for number, edge in enumerate(np.flatnonzero(mask[1:] != mask[:-1])):
+            position = len(common_text([whole, self._decode(ids[:edge])]))
+            pieces += [whole[done:position], "⟧" if number % 2 else "⟦"]
+            done = position
+        return "".join([*pieces, whole[done:]])
+
+    def _starts(self, ids: list[int]) -> bool:
+        return tuple(ids[: len(self.lead)]) == self.lead
+
+    def _decode(self, ids: np.ndarray) -> str:
+        text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+
+def _leading_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """What stands before the tokens of "a" once the tokenizer adds its special tokens."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    dressed = tokenizer("a")["input_ids"]
+    for start in range(len(dressed) - len(bare) + 1):
+        if dressed[start : start + len(bare)] == bare:
+            return tuple(dressed[:start])
+    raise ModelError(
+        f"the tokenizer encodes 'a' as {bare}, but as {dressed} with its special tokens. Expected the same ids with special ones around.\n"
+        "  Use the tokenizer that ships with the model."
+    )
