@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import string
+from pathlib import Path
+
 import numpy as np
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from humanline.config import OptimizerConfig, TrainConfig
 from humanline.data.feed import Feed
@@ -34,6 +41,19 @@ def tiny_gpt2(seed: int = 0, **changes: object) -> PreTrainedModel:
     torch.manual_seed(seed)
     settings = dict(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.2)
     return GPT2LMHeadModel(GPT2Config(**(settings | changes))).eval()
+
+
+def save_model(folder: Path, model: PreTrainedModel | None = None) -> str:
+    """A model directory with a tokenizer of single characters: ids 0 `<pad>`, 1 `<s>`, 2 `</s>`, then letters, digits and signs."""
+    characters = ["<pad>", "<s>", "</s>", *string.ascii_lowercase, *string.digits, *" .,:=+-*/\n"]
+    vocabulary = {character: number for number, character in enumerate(characters)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
+    tokenizer.decoder = Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
+    fast.save_pretrained(folder)
+    (model or tiny_llama()).save_pretrained(folder)
+    return str(folder)
 
 
 def completion(ids: list[int], feedback: float = 1.0, logps: list[float] | None = None) -> EncodedCompletion:

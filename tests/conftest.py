@@ -1,4 +1,4 @@
-"""What all tests share: shape checks at run time, small tensors on one thread, fixed seeds, tiny models, real data where it lies."""
+"""What all tests share: shapes checked at run time, one thread, fixed seeds, tiny models, real data where it lies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from jaxtyping import install_import_hook
 
 # Before anything imports these modules: annotations such as Float[Tensor, "B T"] are then checked at every call.
-install_import_hook(["humanline.limit", "humanline.objectives", "humanline.token_logps", "humanline.embedded.score"], "beartype.beartype")
+install_import_hook(
+    ["humanline.limit", "humanline.objectives", "humanline.token_logps", "humanline.embedded.score"], "beartype.beartype"
+)
 
+import hypothesis
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 VOCABULARY = 50
+
+# The same examples every time, and no time limit for one: a busy machine must not fail a test.
+hypothesis.settings.register_profile("humanline", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("humanline")
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +68,10 @@ def tiny_llama() -> PreTrainedModel:
 
 @pytest.fixture
 def tiny_gpt2() -> PreTrainedModel:
-    """A randomly initialised GPT-2 of 2 layers, hidden 32, in float32: learned positions, and dropout 0.1 in its configuration."""
+    """A randomly initialised GPT-2 of 2 layers, hidden 32, in float32: learned positions, dropout 0.1 in its configuration."""
     torch.manual_seed(0)
     return GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2, pad_token_id=0
+        )
     ).eval()

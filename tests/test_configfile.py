@@ -58,8 +58,12 @@ def message(text: str) -> str:
 count = st.integers(1, 10**9)
 positive = st.floats(0, exclude_min=True, allow_infinity=False)
 share = st.floats(0, 1, exclude_max=True)
-words = st.text() | st.sampled_from(["off", "no", "null", "~", "5e-6", "1:30", "0o7", "012", "2024-01-01", ".inf", "a: b", "# c", "y"])
-plain = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words, lambda inner: st.lists(inner), max_leaves=4)
+words = st.text() | st.sampled_from(
+    ["off", "no", "null", "~", "5e-6", "1:30", "0o7", "012", "2024-01-01", ".inf", "a: b", "# c", "y"]
+)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words, lambda inner: st.lists(inner), max_leaves=4
+)
 objectives = st.one_of(
     st.builds(DPO, beta=positive, label_smoothing=st.floats(0, 0.5, exclude_max=True)),
     st.builds(KTO, beta=positive),
@@ -88,7 +92,9 @@ configs = st.builds(
     reference_cache=st.none() | words,
     rows=st.builds(DataConfig, columns=st.dictionaries(words, words, max_size=3), split=words, shuffle=st.booleans()),
     load=st.builds(ModelConfig, autocast=st.sampled_from(["off", "bfloat16"]), revision=st.none() | words),
-    optimizer=st.builds(OptimizerConfig, lr=positive, betas=st.tuples(share, share), max_grad_norm=st.none() | positive, warmup=share),
+    optimizer=st.builds(
+        OptimizerConfig, lr=positive, betas=st.tuples(share, share), max_grad_norm=st.none() | positive, warmup=share
+    ),
     eval=st.builds(EvalConfig, fraction=share),
     log=st.builds(LogConfig, trackers=st.lists(st.sampled_from(["tensorboard", "wandb"])).map(tuple), project=words),
 )
@@ -161,16 +167,22 @@ def test_off_is_text_and_a_whole_number_is_a_float_where_one_is_expected() -> No
         ("optimizer: {lr: true}", "run.yaml:1: optimizer.lr is true: expected a number."),
         ("steps: 1.5", "run.yaml:1: steps is 1.5: expected a whole number or null."),
         ("rows: {eos: 1}", "run.yaml:1: rows.eos is 1: expected true or false."),
-        ("rows: {too_long: trunc}", "run.yaml:1: rows.too_long is trunc: expected one of drop, truncate, error. Did you mean 'truncate'?"),
+        (
+            "rows: {too_long: trunc}",
+            "run.yaml:1: rows.too_long is trunc: expected one of drop, truncate, error. Did you mean 'truncate'?",
+        ),
         ("load: {revision: 1234}", "run.yaml:1: load.revision is 1234: expected text or null. Put it in quotes."),
         ("optimizer: {betas: [0.9]}", "run.yaml:1: optimizer.betas is [0.9]: expected a list of 2 numbers."),
-        ("log: {trackers: [wndb]}", "run.yaml:1: log.trackers is ['wndb']: expected a list, each item one of tensorboard, wandb, trackio."),
+        (
+            "log: {trackers: [wndb]}",
+            "run.yaml:1: log.trackers is ['wndb']: expected a list, each item one of tensorboard, wandb, trackio.",
+        ),
         ("rows: {columns: [prompt]}", "run.yaml:1: rows.columns is ['prompt']: expected a mapping, e.g. {key: value}."),
         ("seed: 1\nseed: 2", "run.yaml:2: seed is given twice, first in line 1. Keep one."),
         ("limit: {low: -1.0}", "run.yaml:1: limit has no 'name': expected one of off, clip, reject."),
         ("limit:\n  name: clop", "run.yaml:2: limit.name is clop: expected one of off, clip, reject. Did you mean 'clip'?"),
         ("objective: kto", "run.yaml:1: objective is kto: expected settings with a name, e.g. `objective: {name: dpo}`."),
-        ("log: 3", "run.yaml:1: log is 3: expected settings (every, trackers, project), one `name: value` per line."),
+        ("log: 3", "run.yaml:1: log is 3: expected settings (every, trackers, project), one `key: value` a line."),
         ("seed: [", "run.yaml:1: not valid YAML: expected the node content, but found '<stream end>'."),
         ("", "run.yaml is empty: expected settings, e.g. those of `humanline train dpo --print-config`."),
     ],
@@ -195,8 +207,14 @@ def test_message_names_line_key_value_and_what_was_expected(text: str, expected:
         ("optimizer: {betas: [0.9, 1]}", "optimizer.betas is [0.9, 1.0]: expected two numbers in [0, 1), e.g. [0.9, 0.999]."),
         ("optimizer: {eps: 0}", "optimizer.eps is 0.0: expected a number above 0, e.g. 1e-8."),
         ("optimizer: {weight_decay: -1}", "optimizer.weight_decay is -1.0: expected a number from 0 on."),
-        ("optimizer: {max_grad_norm: 0}", "optimizer.max_grad_norm is 0.0: expected a number above 0, e.g. 1.0, or null for no clipping."),
-        ("optimizer: {warmup: 1.5}", "optimizer.warmup is 1.5: expected a share of all steps in [0, 1) or a whole number of steps."),
+        (
+            "optimizer: {max_grad_norm: 0}",
+            "optimizer.max_grad_norm is 0.0: expected a number above 0, e.g. 1.0, or null for no clipping.",
+        ),
+        (
+            "optimizer: {warmup: 1.5}",
+            "optimizer.warmup is 1.5: expected a share of all steps in [0, 1) or a whole number of steps.",
+        ),
         ("checkpoint: {every: 0}", "checkpoint.every is 0: expected a whole number from 1 on."),
         ("checkpoint: {keep: 0}", "checkpoint.keep is 0: expected a whole number from 1 on."),
         ("eval: {fraction: 1}", "eval.fraction is 1.0: expected a share in [0, 1), e.g. 0.05."),
@@ -216,7 +234,9 @@ def test_out_of_range_names_the_line_of_the_setting_not_of_its_section() -> None
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     witness = tmp_path / "witness"
-    assert "not valid YAML: could not determine a constructor" in message(f"model: !!python/object/apply:pathlib.Path.touch [{witness}]")
+    assert "not valid YAML: could not determine a constructor" in message(
+        f"model: !!python/object/apply:pathlib.Path.touch [{witness}]"
+    )
     assert not witness.exists()
 
 
@@ -242,9 +262,13 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         ({"reference_cache": "cache"}, "reference_cache is cache"),
     ],
 )
-def test_an_objective_without_reference_has_no_humanline_variant(objective: SimPO | SFT, change: dict[str, object], start: str) -> None:
+def test_an_objective_without_reference_has_no_humanline_variant(
+    objective: SimPO | SFT, change: dict[str, object], start: str
+) -> None:
     validate(TrainConfig(objective=objective))
-    with pytest.raises(ConfigError, match=f"^{re.escape(start)} with objective {objective.name}: it has no reference, and hence no humanline"):
+    with pytest.raises(
+        ConfigError, match=f"^{re.escape(start)} with objective {objective.name}: it has no reference, and hence no humanline"
+    ):
         validate(TrainConfig(objective=objective).replace(**change))
 
 
@@ -260,7 +284,7 @@ def test_R3_a_stored_reference_and_a_moving_one_are_refused_together() -> None:
 
 def test_held_out_rows_come_from_one_place() -> None:
     validate(TrainConfig(eval=EvalConfig(data="held_out.jsonl")))
-    with pytest.raises(ConfigError, match=r"^eval\.data is 'held_out\.jsonl' while eval\.fraction is 0\.1"):
+    with pytest.raises(ConfigError, match=r"^eval\.data is 'held_out\.jsonl' and eval\.fraction is 0\.1"):
         validate(TrainConfig(eval=EvalConfig(data="held_out.jsonl", fraction=0.1)))
 
 
@@ -297,7 +321,9 @@ def test_a_recipe_is_valid_complete_and_summarised(name: str) -> None:
     config = load_recipe(name)
     validate(config)
     stated = yaml.compose(recipes.path(name).read_text(encoding="utf-8"))
-    sections = {key.value: {inner.value for inner, _ in child.value} if child.id == "mapping" else None for key, child in stated.value}
+    sections = {
+        key.value: {inner.value for inner, _ in child.value} if child.id == "mapping" else None for key, child in stated.value
+    }
     assert {"objective", "limit", "sync_every", "epochs", "batch_size", "optimizer", "rows"} <= set(sections)
     unused = {"constant_length"} if getattr(config.objective, "aggregate", "constant") != "constant" else set()
     assert sections["objective"] == {field.name for field in dataclasses.fields(config.objective)} - unused
@@ -312,7 +338,9 @@ def test_a_humanline_recipe_differs_from_its_plain_one_in_limiter_and_sync_only(
 
 
 def test_an_unknown_recipe_suggests_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"^recipe 'dpo-humanlin' is unknown\. Did you mean 'dpo-humanline'\? Expected one of cdpo, dpo"):
+    with pytest.raises(
+        ConfigError, match=r"^recipe 'dpo-humanlin' is unknown\. Did you mean 'dpo-humanline'\? Expected one of cdpo, dpo"
+    ):
         load_recipe("dpo-humanlin")
 
 
@@ -327,7 +355,7 @@ def test_a_recipe_may_be_a_file(tmp_path: Path) -> None:
 
 @cache
 def _reads(path: Path) -> set[tuple[str, str]]:
-    """(receiver, attribute) of every attribute read in a file, as ("rows", "split") for `config.rows.split`; range checks do not count."""
+    """(receiver, attribute) of each attribute that a file reads: ("rows", "split") of `config.rows.split`. Not range checks."""
     found: set[tuple[str, str]] = set()
     pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while pending:
@@ -335,7 +363,7 @@ def _reads(path: Path) -> set[tuple[str, str]]:
         if isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
             continue
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            found.add((ast.unparse(node.value).rpartition(".")[2], node.attr))
+            found.add((ast.unparse(node.value).rpartition(".")[2].lstrip("_"), node.attr))
         pending += ast.iter_child_nodes(node)
     return found
 
@@ -349,7 +377,9 @@ def _readers(cls: type) -> set[tuple[str, str]]:
     for path in Path(humanline.__file__).parent.rglob("*.py"):
         if path.name not in ("config.py", "configfile.py", "flags.py"):
             # A section is read as `config.rows.split`, or under another name where it was handed on.
-            handed_on = cls is TrainConfig or re.search(rf": {cls.__name__}\b|= config\.{section}\b", path.read_text(encoding="utf-8"))
+            handed_on = cls is TrainConfig or re.search(
+                rf": {cls.__name__}\b|= config\.{section}\b", path.read_text(encoding="utf-8")
+            )
             reads |= {read for read in _reads(path) if read[0] == section or (handed_on and read[0] in ("config", "settings"))}
     return reads
 

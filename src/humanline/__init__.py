@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from humanline.configfile import load_config
     from humanline.errors import HumanlineError
     from humanline.limit import Clip, Off, Reject
-    from humanline.loop import train
     from humanline.objectives import DPO, GRPO, IPO, KTO, SFT, Objective, SimPO
+    from humanline.run import train
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "train": "loop",
+    "train": "run",
     "TrainConfig": "config",
     "load_config": "configfile",
     "HumanlineError": "errors",

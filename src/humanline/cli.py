@@ -69,7 +69,7 @@ def _train(words: list[str]) -> int:
         print(dump(config), end="")
         return 0
     validate_for_training(config)
-    from humanline.loop import train
+    from humanline.run import train
 
     train(config)
     return 0

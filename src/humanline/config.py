@@ -12,7 +12,7 @@ from typing import Literal
 
 from humanline.errors import ConfigError
 from humanline.limit import Clip, Off, Reject
-from humanline.objectives import DPO, GRPO, IPO, KTO, SFT, CustomObjective, Objective, SimPO
+from humanline.objectives import DPO, GRPO, IPO, KTO, SFT, CustomObjective, SimPO
 
 ObjectiveConfig = DPO | IPO | KTO | GRPO | SimPO | SFT | CustomObjective
 LimitConfig = Off | Clip | Reject
@@ -34,7 +34,7 @@ class DataConfig:
     """Where rows come from and how they become tokens."""
 
     columns: dict[str, str] = field(default_factory=dict)
-    """renames columns on reading, {expected: column in the file}, e.g. {prompt: question}; {} = the names are the expected ones"""
+    """renames columns on reading, {expected: column in the file}, e.g. {prompt: question}; {} = the expected names"""
     split: str = "train"
     """split of a `datasets` data set; unused for files"""
     limit_rows: int | None = None
@@ -98,7 +98,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.lr < math.inf, "optimizer.lr", self.lr, "a number above 0, e.g. 5e-6")
-        _require(all(0 <= beta < 1 for beta in self.betas), "optimizer.betas", list(self.betas), "two numbers in [0, 1), e.g. [0.9, 0.999]")
+        _require(
+            all(0 <= beta < 1 for beta in self.betas),
+            "optimizer.betas",
+            list(self.betas),
+            "two numbers in [0, 1), e.g. [0.9, 0.999]",
+        )
         _require(0 < self.eps < math.inf, "optimizer.eps", self.eps, "a number above 0, e.g. 1e-8")
         _require(0 <= self.weight_decay < math.inf, "optimizer.weight_decay", self.weight_decay, "a number from 0 on")
         norm = self.max_grad_norm
@@ -215,7 +220,7 @@ def validate(config: TrainConfig) -> None:
         )
     if config.eval.data is not None and config.eval.fraction > 0:
         raise ConfigError(
-            f"eval.data is {config.eval.data!r} while eval.fraction is {config.eval.fraction}: expected held-out rows from one place. "
+            f"eval.data is {config.eval.data!r} and eval.fraction is {config.eval.fraction}: expected one source of them. "
             "Drop `eval.data` or set `--eval.fraction 0`."
         )
 
@@ -240,4 +245,6 @@ def validate_for_training(config: TrainConfig) -> None:
     validate(config)
     for key, example in {"model": "smollm2", "data": "pairs.jsonl", "out": "runs/first"}.items():
         if not getattr(config, key):
-            raise ConfigError(f"{key} is empty: a training run needs one. Set it with `--{key} {example}` or `{key}:` in the YAML file.")
+            raise ConfigError(
+                f"{key} is empty: a training run needs one. Set it with `--{key} {example}` or `{key}:` in the YAML file."
+            )

@@ -1,4 +1,4 @@
-"""Run configurations as YAML: `load_config` checks every value by type and place, `dump` writes what loads back to the equal config.
+"""Run configurations as YAML: `load_config` checks each value by its type, `dump` writes what loads back to the equal config.
 
 YAML 1.2's core schema, so that `lr: 5e-6` is a number and `name: off` is text (YAML 1.1 has them the other way round).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -40,7 +41,7 @@ _CORE_SCHEMA = {
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the scalars of YAML 1.2."""
 
-    yaml_implicit_resolvers: typing.ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's name and type
 
 
 class _Dumper(yaml.SafeDumper):
@@ -65,7 +66,7 @@ _Dumper.add_representer(str, _represent_text)
 def load_config(path: str | Path) -> TrainConfig:
     """Read a YAML file. Settings that it leaves out keep their defaults.
 
-    Raises `ConfigError` with file and line for a missing file, broken YAML, an unknown key, or a value of the wrong type or range.
+    Raises `ConfigError`, with file and line, for broken YAML, an unknown key, or a value of the wrong type or range.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -148,14 +149,20 @@ class _Reader:
     def entries(self, node: yaml.Node, known: Iterable[str], key: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """{name: (its node, its value's node)} of a mapping whose keys must be known and unique."""
         if not isinstance(node, yaml.MappingNode):
-            self.fail(node, f"{key or 'the document'} is {self.show(node)}: expected settings ({', '.join(known)}), one `name: value` per line.")
+            self.fail(
+                node,
+                f"{key or 'the document'} is {self.show(node)}: expected settings ({', '.join(known)}), one `key: value` a line.",
+            )
         entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for name_node, child in node.value:
             name = str(name_node.value)
             if name not in known:
                 self.fail(name_node, f"{_join(key, name)} is not a setting.{_suggestion(name, known, key)}")
             if name in entries:
-                self.fail(name_node, f"{_join(key, name)} is given twice, first in line {entries[name][0].start_mark.line + 1}. Keep one.")
+                self.fail(
+                    name_node,
+                    f"{_join(key, name)} is given twice, first in line {entries[name][0].start_mark.line + 1}. Keep one.",
+                )
             entries[name] = (name_node, child)
         return entries
 
@@ -177,7 +184,9 @@ class _Reader:
         """The class that the mapping's `name` chooses."""
         names = ", ".join(choices)
         if not isinstance(node, yaml.MappingNode):
-            self.fail(node, f"{key} is {self.show(node)}: expected settings with a name, e.g. `{key}: {{name: {next(iter(choices))}}}`.")
+            self.fail(
+                node, f"{key} is {self.show(node)}: expected settings with a name, e.g. `{key}: {{name: {next(iter(choices))}}}`."
+            )
         chosen = [child for name_node, child in node.value if name_node.value == "name"]
         if not chosen:
             self.fail(node, f"{key} has no 'name': expected one of {names}.")
@@ -189,7 +198,9 @@ class _Reader:
     def show(self, node: yaml.Node) -> str:
         """The value as it stands in the file, shortened to one line."""
         text = self.loader.construct_object(node, deep=True)
-        return textwrap.shorten("null" if text is None else str(text).lower() if isinstance(text, bool) else str(text), 60, placeholder=" …")
+        return textwrap.shorten(
+            "null" if text is None else str(text).lower() if isinstance(text, bool) else str(text), 60, placeholder=" …"
+        )
 
 
 def _join(key: str, name: str) -> str:
@@ -197,7 +208,7 @@ def _join(key: str, name: str) -> str:
 
 
 def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return {field.name: field for field in dataclasses.fields(cls)}
 
 
 @cache
@@ -236,7 +247,9 @@ def _suggestion(name: str, known: Iterable[str], key: str) -> str:
     """The nearest setting here, else the same name elsewhere, else all names here."""
     if close := nearest(name, known):
         return close
-    elsewhere = dict.fromkeys(path for path in _leaf_keys(TrainConfig) if path.rpartition(".")[2] == name and path != _join(key, name))
+    elsewhere = dict.fromkeys(
+        path for path in _leaf_keys(TrainConfig) if path.rpartition(".")[2] == name and path != _join(key, name)
+    )
     if elsewhere:
         return f" Did you mean {' or '.join(repr(path) for path in elsewhere)}?"
     return f" Expected one of {', '.join(known)}."
@@ -247,7 +260,7 @@ def _leaf_keys(cls: type, key: str = "") -> Iterator[str]:
     for name, hint in typing.get_type_hints(cls).items():
         if name not in _fields(cls):
             continue
-        sections = list(variants(hint).values()) or ([hint] if dataclasses.is_dataclass(hint) else [])
+        sections = list(variants(hint).values()) or ([hint] if isinstance(hint, type) and dataclasses.is_dataclass(hint) else [])
         if not sections:
             yield _join(key, name)
         for section in sections:
@@ -256,8 +269,9 @@ def _leaf_keys(cls: type, key: str = "") -> Iterator[str]:
 
 def _lines(settings: Any, *, indent: str) -> Iterator[str]:
     """A dataclass as YAML lines, each setting with its docstring as a comment."""
-    docs = field_docs(type(settings))
-    for name in _fields(type(settings)):
+    cls: type = type(settings)
+    docs = field_docs(cls)
+    for name in _fields(cls):
         value = getattr(settings, name)
         if dataclasses.is_dataclass(value):
             yield f"{indent}{name}:"
@@ -284,9 +298,10 @@ def field_docs(cls: type) -> dict[str, str]:
     body = tree.body[0].body  # type: ignore[attr-defined]
     return {
         field.target.id: " ".join(doc.value.value.split())
-        for field, doc in zip(body, body[1:], strict=False)
+        for field, doc in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
         and isinstance(doc, ast.Expr)
         and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
     }

@@ -41,6 +41,10 @@ class Interrupted(HumanlineError):
         super().__init__(message)
         self.signal = signal
 
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[str, int]]:
+        """Pickles with both arguments, so that it can travel out of a worker process."""
+        return type(self), (str(self), self.signal)
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence ` Did you mean …?` for an error message, or nothing when no known word is close."""

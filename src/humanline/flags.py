@@ -22,8 +22,8 @@ VARIANTS = {"objective": variants(ObjectiveConfig), "limit": variants(LimitConfi
 def parse_train(words: Sequence[str]) -> tuple[TrainConfig, bool]:
     """`RECIPE [--flags]`, or `--resume --out RUN [--flags]`, as (config, whether --print-config was given).
 
-    Only the flags of the objective and limiter that the recipe or `--objective.name`, `--limit.name` choose exist. A wrong flag or
-    value ends the process with status 2 after a message that suggests the nearest.
+    Only the flags of the objective and limiter that the recipe, `--objective.name` or `--limit.name` choose exist. A wrong flag
+    or value ends the process with status 2 after a message that suggests the nearest.
     """
     if words[0].startswith("-"):
         recipe, config, flags = "", _run_config(words), list(words)
@@ -70,7 +70,7 @@ def _take(words: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
 
 
 def _variant(section: str, name: str, current: Any) -> Any:
-    """The objective or limiter of that name: the current one as it is, another with its own defaults (β means something else in each)."""
+    """The objective or limiter of that name: the current one as it is, another with its own defaults (β differs in meaning)."""
     choices = VARIANTS[section]
     if name not in choices:
         raise ConfigError(f"--{section}.name is {name!r}.{nearest(name, choices)} Expected one of {', '.join(choices)}.")
@@ -98,7 +98,10 @@ def _apply(flags: Sequence[str], config: TrainConfig, *, recipe: str) -> tuple[T
         "Flags",
         [
             ("config", Annotated[TrainConfig, tyro.conf.arg(name="")]),
-            ("print_config", Annotated[tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(help="show the resulting settings as YAML and stop")]),
+            (
+                "print_config",
+                Annotated[tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(help="show the resulting settings as YAML and stop")],
+            ),
         ],
     )
     about = recipes.summary(recipe) if recipe in recipes.names() else ""
@@ -131,7 +134,7 @@ def _name_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 def _yaml_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Numbers (`.inf` is infinity), `null` (or `None`) and `'{key: value}'` as in YAML; text stays as it is."""
+    """Numbers, `null` and `'{key: value}'` as in YAML, besides Python's `None` and `inf`; text stays as it is."""
     inner = [argument for argument in get_args(info.type) if argument is not types.NoneType]
     optional = get_origin(info.type) in (Union, types.UnionType) and len(inner) == 1 and inner[0] in (int, float, str)
     if not (optional or info.type is float or get_origin(info.type) is dict):
@@ -140,7 +143,9 @@ def _yaml_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     def read(text: str) -> Any:
         if optional and text in ("null", "None"):
             return None
-        return text if str in inner and optional else parse_value(text, info.type)
+        if optional and str in inner:
+            return text
+        return parse_value({"inf": ".inf", "-inf": "-.inf"}.get(text, text), info.type)
 
     metavar = f"{inner[0].__name__.upper()}|null" if optional else "FLOAT" if info.type is float else "{KEY: VALUE}"
     return _spec(metavar, read, show_value)

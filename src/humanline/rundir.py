@@ -36,6 +36,7 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.close()
             raise CheckpointError(f"run directory {self.path} is in use by another process. Wait for it, or choose another --out.") from error
         try:
             self.resumed = self._check(config)

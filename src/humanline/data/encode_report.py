@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 from humanline.data.rows import Place
 
@@ -17,14 +17,23 @@ class Count:
     detail: str = ""
     """the first case in numbers, e.g. "prompt 20 >= max_length 16" """
 
-    def plus(self, place: Place, detail: str, number: int = 1) -> Count:
-        """One more; the first place and detail stay."""
-        return Count(self.number + number, self.place or place, self.detail or detail)
-
     @property
     def where(self) -> str:
         """` (train.jsonl:3)`, or ` (first train.jsonl:3)` of several, or nothing."""
         return f" ({'first ' if self.number > 1 else ''}{self.place})" if self.place else ""
+
+
+COUNTED = {
+    "truncated_prompts": ("prompts truncated", "their start was cut to fit max_length"),
+    "truncated_completions": ("completions truncated", "their end was cut to fit max_length"),
+    "merged_seams": ("seams repaired", "a token spans prompt and completion, so the prompt ends before it"),
+    "reopened_seams": ("openings repaired", "the template renders the answer without all of its generation prompt"),
+    "altered_answers": ("answers altered", "the template left out or changed part of them"),
+    "cut_after_end": ("completions cut", "something followed their end-of-sequence token"),
+    "without_end": ("completions unended", "finished, but no end-of-sequence token is known or stored"),
+    "ends_without_logp": ("ends left out", "the end-of-sequence token has no stored log-prob"),
+}
+"""The fields of `EncodeReport` that count unusual but usable cases: name and explanation in words."""
 
 
 @dataclass(frozen=True)
@@ -49,33 +58,36 @@ class EncodeReport:
     longest: int
     """tokens of the longest prompt + completion"""
     first_example: str
-    """the first row as the model sees it, its first completion's trained parts between ⟦ and ⟧"""
-    truncated_prompts: Count = field(default=Count(), metadata={"line": "prompts cut at the start to fit max_length"})
-    truncated_completions: Count = field(default=Count(), metadata={"line": "completions cut at the end to fit max_length"})
-    merged_seams: Count = field(default=Count(), metadata={"line": "rows repaired where a token spans prompt and completion"})
-    reopened_seams: Count = field(default=Count(), metadata={"line": "rows repaired where the template's generation prompt is not in the answer"})
-    altered_answers: Count = field(default=Count(), metadata={"line": "answers changed by the chat template"})
-    cut_after_end: Count = field(default=Count(), metadata={"line": "completions cut after their first end-of-sequence token"})
-    without_end: Count = field(default=Count(), metadata={"line": "finished completions without an end-of-sequence token"})
-    ends_without_logp: Count = field(default=Count(), metadata={"line": "end-of-sequence tokens left out for want of a stored log-prob"})
+    """the first row as the model sees it, the trained parts of its first completion between ⟦ and ⟧"""
+    truncated_prompts: Count = Count()
+    truncated_completions: Count = Count()
+    merged_seams: Count = Count()
+    """rows: the tokenizer merges across the end of the prompt, so the shared prompt ends before that"""
+    reopened_seams: Count = Count()
+    """rows: the template renders an answer otherwise than its generation prompt opens it, so the prompt ends before that"""
+    altered_answers: Count = Count()
+    cut_after_end: Count = Count()
+    without_end: Count = Count()
+    ends_without_logp: Count = Count()
+    """completions stored with a log-prob for every token but the end token, which was left out"""
 
     def lines(self) -> list[str]:
         """For printing: what happened, a line each with its first place; then, in one line, what did not."""
-        dropped = [
-            *(f"dropped {count.number} of {self.rows_in} rows: {count.detail}{count.where}" for count in self.dropped_rows.values()),
-            *(
-                f"dropped {count.number} of {self.completions_in} completions, their groups stay: {count.detail}{count.where}"
-                for count in self.dropped_completions.values()
-            ),
+        rows = [f"dropped {seen.number} of {self.rows_in} rows: {seen.detail}{seen.where}" for seen in self.dropped_rows.values()]
+        completions = [
+            f"dropped {seen.number} of {self.completions_in} completions, their groups stay: {seen.detail}{seen.where}"
+            for seen in self.dropped_completions.values()
         ]
-        counts = [(each.metadata["line"], getattr(self, each.name)) for each in fields(self) if "line" in each.metadata]
-        nothing = [name for name, seen in (("rows", self.dropped_rows), ("completions out of groups", self.dropped_completions)) if not seen]
-        none = [*(f"{name} dropped" for name in nothing), *(line for line, count in counts if not count.number)]
+        cases: list[tuple[Count, str, str]] = [(getattr(self, name), *words) for name, words in COUNTED.items()]
+        never = [] if rows else ["rows dropped"]
+        never += [] if completions else ["completions dropped from groups"]
+        never += [name for count, name, _ in cases if not count.number]
         return [
             f"encoded {self.rows_out} of {self.rows_in} rows with {self.completions_out} of {self.completions_in} completions",
             f"tokens: {self.prompt_tokens} in prompts, {self.completion_tokens} in completions ({self.trained_tokens} trained), "
             f"longest {self.longest} of max_length {self.max_length}",
-            *dropped,
-            *(f"{count.number} {line}{count.where}" for line, count in counts if count.number),
-            *([f"0 each: {'; '.join(none)}"] if none else []),
+            *rows,
+            *completions,
+            *(f"{count.number} {name}{count.where}: {why}" for count, name, why in cases if count.number),
+            *([f"0 each: {', '.join(never)}"] if never else []),
         ]

@@ -1,7 +1,4 @@
-"""What happens to rows that are too long or have nothing to train on: `drop`, `truncate` or `error`.
-
-P prompt tokens · T completion tokens of one completion.
-"""
+"""What happens to rows that are too long or have nothing to train on: `drop`, `truncate` or `error`."""
 
 from __future__ import annotations
 
@@ -26,25 +23,24 @@ class Problem(NamedTuple):
     """the cause in numbers"""
     move: str
     """what the user can do"""
-    too_long: bool
 
 
-EMPTY_COMPLETION = Problem("empty completion", "empty completion", REMOVE, False)
-EMPTY_PROMPT = Problem("empty prompt", "empty prompt and no BOS token, so nothing predicts the first token", REMOVE, False)
+EMPTY_COMPLETION = Problem("empty completion", "empty completion", REMOVE)
+EMPTY_PROMPT = Problem("empty prompt", "empty prompt and no BOS token, so nothing predicts the first token", REMOVE)
 
 
 def problem_of(prompt_ids: np.ndarray, completion: EncodedCompletion, *, max_length: int | None) -> Problem | None:
     """`max_length` None: length is no problem."""
-    P, T = len(prompt_ids), len(completion.ids)
-    if not P:
+    before, after = len(prompt_ids), len(completion.ids)
+    if not before:
         return EMPTY_PROMPT
     if not completion.mask.any():
         return EMPTY_COMPLETION
-    if max_length is None or P + T <= max_length:
+    if max_length is None or before + after <= max_length:
         return None
-    if P >= max_length:
-        return Problem("prompt too long", f"prompt {P} >= max_length {max_length}", LONGER, True)
-    return Problem("too long", f"prompt {P} + completion {T} > max_length {max_length}", LONGER, True)
+    if before >= max_length:
+        return Problem("prompt too long", f"prompt {before} >= max_length {max_length}", LONGER)
+    return Problem("too long", f"prompt {before} + completion {after} > max_length {max_length}", LONGER)
 
 
 def cut_prompt(prompt_ids: np.ndarray, keep: int, *, head: int) -> np.ndarray:
@@ -65,7 +61,7 @@ def cut_completion(completion: EncodedCompletion, room: int) -> EncodedCompletio
 def truncate(
     prompt_ids: np.ndarray, completions: Sequence[EncodedCompletion], *, longest: int, max_length: int, head: int
 ) -> tuple[np.ndarray, list[EncodedCompletion]]:
-    """Cut the prompt so that a completion of `longest` ids fits; where one prompt token is still too much, cut completions as well.
+    """Cut the prompt so that a completion of `longest` ids fits, down to one token; then cut the completions.
 
     All completions keep one and the same prompt.
     """

@@ -149,7 +149,7 @@ def _parse_json(text: str, *, source: str, line: int) -> Any:
 
 def _object(value: Any, place: Place) -> tuple[Place, dict[str, Any]]:
     if not isinstance(value, Mapping):
-        kind = {list: "an array", type(None): "null"}.get(type(value), f"a {type(value).__name__}")
+        kind = {list: "an array", str: "text", type(None): "null"}.get(type(value), f"of type {type(value).__name__}")
         raise DataError(f'{place}: record is {kind}: expected an object, e.g. {{"prompt": "2 + 2?", "completion": "4"}}.')
     return place, dict(value)
 
@@ -263,6 +263,6 @@ def _rows_of(dataset: Any, name: str) -> Records:
         dataset = dataset.with_format(None)  # a torch or numpy format would turn lists into tensors
     elif not isinstance(dataset, Iterable):
         raise DataError(
-            f"{name}: data is a {type(dataset).__name__}.\n  Expected a path, a data set name, a `datasets` object, or dicts."
+            f"{name}: source is a {type(dataset).__name__}.\n  Expected a path, a data set name, a `datasets` object or dicts."
         )
     return (_object(value, Place(name, number)) for number, value in enumerate(dataset, 1))

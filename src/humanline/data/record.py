@@ -141,19 +141,16 @@ class Record:
             raise self.wrong(name, value, "a list")
         return list(value)
 
-    def number(self, name: str, value: Any) -> float:
+    def number(self, name: str, value: Any, expected: str = "a finite number") -> float:
         """A finite number; booleans count as 1 and 0."""
         if not isinstance(value, (int, float)):
-            raise self.wrong(name, value, "a number")
+            raise self.wrong(name, value, expected)
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise self.error(
-                f"'{name}' is {'NaN' if math.isnan(number) else 'infinite'}: expected a finite number",
-                "A score that is missing is null, never NaN.",
-            )
+            raise self.error(f"'{name}' is {'NaN' if math.isnan(number) else 'infinite'}: expected {expected}")
         return number
 
 

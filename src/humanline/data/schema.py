@@ -80,7 +80,7 @@ def parse_rows(
         if row.kind != first.kind:
             raise record.error(
                 f"row is {NAMES[row.kind]} ({record.found()}), but {first.place} is {NAMES[first.kind]}",
-                "A file holds rows of one kind: split it in two.",
+                "A file holds rows of one kind: complete this row, or move it to another file.",
             )
         if shape is SCORED:
             scored.setdefault(repr(row.prompt), []).append(row)

@@ -17,7 +17,7 @@ A record with a label and a reward, as HALOs writes, is a labelled one unless gr
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from humanline.data.notes import Notes
 from humanline.data.record import EXAMPLES, Record, shown
@@ -97,10 +97,19 @@ def _chat(record: Record, notes: Notes) -> Row:
 
 def _scored(record: Record, notes: Notes) -> Row:
     """A group of one; `schema` gathers those of one prompt."""
-    reward = record.values["reward"]
     single = {name: [record.values[name]] for name in DETAILS if record.has(name)}
-    score = None if reward is None else record.number("reward", reward)
-    return _row(record, "group", answered(record, notes), (score,), Record(record.place, single))
+    return _row(
+        record,
+        "group",
+        answered(record, notes),
+        (_reward(record, "reward", record.values["reward"]),),
+        Record(record.place, single),
+    )
+
+
+def _reward(record: Record, name: str, value: Any) -> float | None:
+    """None: there is no score, which is a state of its own. NaN is a mistake."""
+    return None if value is None else record.number(name, value, "a finite number, or null for no score")
 
 
 def _group(record: Record, notes: Notes) -> Row:
@@ -110,7 +119,7 @@ def _group(record: Record, notes: Notes) -> Row:
     if not record.has("rewards"):
         raise record.missing("rewards", "group", "group")
     rewards = per_completion(record, "rewards", len(completions))
-    scores = tuple(None if reward is None else record.number(f"rewards[{index}]", reward) for index, reward in enumerate(rewards))
+    scores = tuple(_reward(record, f"rewards[{index}]", reward) for index, reward in enumerate(rewards))
     answers = {
         f"completions[{index}]": text_or_turns(record, f"completions[{index}]", one) for index, one in enumerate(completions)
     }

@@ -1,9 +1,9 @@
 """The prompt of a row and its answers, apart from each other and in one form.
 
 The prompt comes from the first of `prompt`, `messages` / `conversations`, `instruction` (+ `input`); before it go `history` and
-`system`. Where the answers are whole conversations, which repeat the prompt's turns or bring their own, the prompt is what they share
-(TRL's implicit prompt); for a pair of plain texts without any prompt column it is their common start. Texts and message lists may be
-mixed: one message list makes turns of all.
+`system`. Where the answers are whole conversations, which repeat the prompt's turns or bring their own, the prompt is what they
+share (TRL's implicit prompt); for a pair of plain texts without any prompt column it is their common start. Texts and message
+lists may be mixed: one message list makes turns of all.
 """
 
 from __future__ import annotations

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Vocabulary:
-    """`lead`: the ids that the tokenizer puts before a text (its BOS), perhaps none. `end_id`: what ends a completion, perhaps None."""
+    """`lead`: the ids that the tokenizer puts before a text (its BOS), perhaps none.
+
+    `end_id` ends a completion that nothing else ends, None if there is no such token; any of `end_ids` counts as an end.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: tuple[int, ...] = ()) -> None:
         """`eos_ids`: further ids that end a completion, from the model's generation config."""
@@ -30,14 +33,15 @@ class Vocabulary:
         self.end_texts = tuple(str(added[token]) for token in added if added[token].special or token in self.end_ids)
 
     def ids(self, texts: Iterable[str]) -> dict[str, np.ndarray]:
-        """Text → int32 ids, `lead` at the start exactly once, whether or not the text already spells it. Each text is tokenized once."""
+        """Text → int32 ids with `lead` at the start exactly once, whether or not the text spells it out."""
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return {}
         lists = self._tokenizer(
             distinct, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
         )["input_ids"]
-        return {text: np.array(ids if self._starts(ids) else [*self.lead, *ids], np.int32) for text, ids in zip(distinct, lists, strict=True)}
+        led = (ids if self._starts(ids) else [*self.lead, *ids] for ids in lists)
+        return {text: np.array(ids, np.int32) for text, ids in zip(distinct, led, strict=True)}
 
     def head(self, prompt_ids: np.ndarray) -> int:
         """How many ids at the start of a prompt are its beginning-of-sequence token(s)."""
@@ -75,6 +79,6 @@ def _leading_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
         if dressed[start : start + len(bare)] == bare:
             return tuple(dressed[:start])
     raise ModelError(
-        f"the tokenizer encodes 'a' as {bare}, but as {dressed} with its special tokens. Expected the same ids with special ones around.\n"
+        f"the tokenizer encodes 'a' as {bare}, but as {dressed} with its special tokens. Expected the same ids amid others.\n"
         "  Use the tokenizer that ships with the model."
     )

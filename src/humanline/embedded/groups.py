@@ -13,9 +13,6 @@ from typing import Any
 
 from humanline.embedded.files import write_text
 
-KEPT_POSITIVES = 2
-"""completions of each group that the positive-only control learns from"""
-
 
 @dataclass(frozen=True)
 class RewardedGroup:
@@ -34,11 +31,15 @@ def read_groups(path: Path) -> list[RewardedGroup]:
     return [RewardedGroup(row["prompt"], tuple(row["completions"]), tuple(row["rewards"])) for row in rows]
 
 
+def _best(group: RewardedGroup) -> int:
+    return max(range(len(group.rewards)), key=group.rewards.__getitem__)
+
+
 def pairs(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
     """The best against the worst completion of each group; the earlier one among equals. Equal rewards give no pair."""
     for group in groups:
-        best = max(range(len(group.rewards)), key=lambda i: group.rewards[i])
-        worst = min(range(len(group.rewards)), key=lambda i: group.rewards[i])
+        best = _best(group)
+        worst = min(range(len(group.rewards)), key=group.rewards.__getitem__)
         if group.rewards[best] > group.rewards[worst]:
             yield {"prompt": group.prompt, "chosen": group.completions[best], "rejected": group.completions[worst]}
 
@@ -53,11 +54,9 @@ def labels(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
 
 
 def positives(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
-    """The two best completions of each group, best first; the earlier one among equals."""
+    """The best completion of each group alone; the earlier one among equals."""
     for group in groups:
-        ranked = sorted(range(len(group.rewards)), key=lambda i: -group.rewards[i])
-        for i in ranked[:KEPT_POSITIVES]:
-            yield {"prompt": group.prompt, "completion": group.completions[i]}
+        yield {"prompt": group.prompt, "completion": group.completions[_best(group)]}
 
 
 DERIVATIONS: dict[str, Callable[[Iterable[RewardedGroup]], Iterator[dict[str, Any]]]] = {

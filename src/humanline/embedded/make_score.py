@@ -1,4 +1,4 @@
-"""Makes the packaged files of task "score": `python -m humanline.embedded.make_score`. Twenty seconds on one core.
+"""Makes the packaged files of task "score": `python -m humanline.embedded.make_score`. Half a minute on one core.
 
     the task (seed 6: the first whose start utility is near the 0.14 of the study it repeats; no method had run on it)
       → 38 400 texts of the chain → SFT of a new 109k-parameter Llama, 300 steps × 128 rows → model/

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,7 +39,7 @@ class Method:
     rows_per_prompt: int
     """rows of that file that stem from one prompt"""
     lr: float
-    objective: Mapping[str, str | float]
+    objective: Mapping[str, str | float] = field(hash=False)
     """fields of the objective, `name` among them"""
     sync_every: int | None = None
     """k; None = no humanline"""
@@ -102,14 +102,14 @@ def _kto(name: MethodName, title: str, *, lr: float, beta: float, k: int | None 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _grpo("grpo", "GRPO offline", "GRPO", lr=3e-3),
+        _grpo("grpo", "GRPO offline", "GRPO", lr=1e-3, epsilon=0.5),
         _grpo("grpo-humanline", "GRPO offline + humanline", "GRPO", lr=3e-3, k=16),
         _dpo("dpo", "DPO offline", lr=1e-3, beta=0.1),
         _dpo("dpo-humanline", "DPO offline + humanline", lr=3e-4, beta=1.0, k=16),
-        _kto("kto", "KTO offline", lr=1e-3, beta=0.1),
-        _kto("kto-humanline", "KTO offline + humanline", lr=3e-4, beta=1.0, k=16),
+        _kto("kto", "KTO offline", lr=3e-4, beta=0.1),
+        _kto("kto-humanline", "KTO offline + humanline", lr=1e-3, beta=1.0, k=16),
         _grpo("grpo-unclipped", "GRPO, no clip, no sync", "control", lr=3e-4, epsilon=math.inf),
-        Method("positive-only", "positive-only (best 2 of 8)", "control", "positives", 2, 1e-3, {"name": "sft"}),
+        Method("positive-only", "positive-only (SFT on the best of 8)", "control", "positives", 1, 3e-3, {"name": "sft"}),
     )
 }
 """in the order of the table"""

@@ -48,6 +48,7 @@ class Progress:
                 f"{len(self.finished)}/{len(self.jobs)}  {job.method.title}, seed {job.seed}: utility {result['utility']:.3f}, "
                 f"win rate {result['win_rate']:.3f}, {result['seconds']:.1f} s, {clock(self._left())} left",
                 highlight=False,
+                soft_wrap=True,
             )
 
     def _steps_done(self) -> int:
