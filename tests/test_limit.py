@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -167,7 +167,6 @@ def test_padding_is_never_counted_as_stopped(limiter: Limiter, garbage: float) -
         assert perceived.low_BT[mask_BT].all() and perceived.high_BT[mask_BT].all()
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=20), st.floats(-5, -1e-3), st.floats(1e-3, 5))
 def test_clip_is_a_projection(values: list[float], low: float, high: float) -> None:
     """Into the bounds, unchanged inside, twice is once, and stopped means moved."""

@@ -35,7 +35,9 @@ class Off:
     name: Literal["off"] = field(default="off", kw_only=True)
     draws: ClassVar[int] = 0
 
-    def __call__(self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None) -> Perceived:
+    def __call__(
+        self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None
+    ) -> Perceived:
         """Identity; nothing is stopped."""
         nothing_BT = torch.zeros_like(mask_BT)
         return Perceived(ratio_BT, nothing_BT, nothing_BT)
@@ -61,7 +63,9 @@ class Clip:
         if not self.high > 0:
             raise ConfigError(f"limit.high is {self.high}: expected nats above 0 (the log of a probability ratio), e.g. 1.5.")
 
-    def __call__(self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None) -> Perceived:
+    def __call__(
+        self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None
+    ) -> Perceived:
         """Clamp in float32 log space."""
         return Perceived(ratio_BT.clamp(self.low, self.high), mask_BT & (ratio_BT < self.low), mask_BT & (ratio_BT > self.high))
 
@@ -92,7 +96,9 @@ class Reject:
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"limit.{name} is {getattr(self, name)}: expected a finite number above 0, e.g. 1.0.")
 
-    def __call__(self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None) -> Perceived:
+    def __call__(
+        self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None
+    ) -> Perceived:
         """Compare in log space; `uniform_2BT` are the draws u in (0, 1] for B_P and B_R."""
         assert uniform_2BT is not None, "Reject needs draws"
         log_u_2BT = uniform_2BT.log()

@@ -54,7 +54,9 @@ def load_tokenizer(name: str, config: ModelConfig = ModelConfig()) -> PreTrained
 def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedModel:
     """A causal LM ready to train: `dtype` weights, dropout off unless asked for, no key/value cache, in eval mode."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     source, extra = _source(name)
     arguments = {"attn_implementation": config.attention} if config.attention else {}
     try:
@@ -74,7 +76,9 @@ def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedMod
     if not config.dropout:
         disable_dropout(model)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # Renamed in transformers 5.24.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     return model.eval()
 
 

@@ -242,8 +242,8 @@ def test_log_probs_stored_with_text() -> None:
             "  Correct it, or leave the log-probs out. Without log-probs, one scoring pass before training replaces them.",
         ),
         (
-            Completion("", token_ids=(3, 403)),
-            "train.jsonl:3: completion 2 has token id 403, but the tokenizer has 403.\n"
+            Completion("", token_ids=(3, len(READY["chatml"]))),
+            f"train.jsonl:3: completion 2 has token id {len(READY['chatml'])}. Expected 0 to {len(READY['chatml']) - 1}.\n"
             "  It was sampled with another tokenizer: leave token_ids and log-probs out, so that its text is tokenized.",
         ),
     ],

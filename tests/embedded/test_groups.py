@@ -21,7 +21,12 @@ def test_pairs_are_best_against_worst_and_the_earlier_of_equals() -> None:
 
 def test_labels_split_at_the_group_mean() -> None:
     """The mean of MIXED is 0.4: 0.5 and 2.0 are above it, −1.0 and 0.1 are not."""
-    assert [(row["completion"], row["label"]) for row in labels([MIXED])] == [("a", True), ("b", False), ("c", True), ("d", False)]
+    assert [(row["completion"], row["label"]) for row in labels([MIXED])] == [
+        ("a", True),
+        ("b", False),
+        ("c", True),
+        ("d", False),
+    ]
     assert {row["prompt"] for row in labels([MIXED])} == {"p"}
 
 

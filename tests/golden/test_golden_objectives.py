@@ -1,6 +1,6 @@
 """Losses and gradients of every objective, worked out by hand in float64.
 
-Each test states the arithmetic it checks. Rows are token log-ratios in nats; they are padded with a loud value, which must not count.
+Each test states the arithmetic it checks. Rows are token log-ratios in nats, padded with a loud value that must not count.
 """
 
 from __future__ import annotations
@@ -70,11 +70,16 @@ def test_dpo_clipped(dtype: torch.dtype) -> None:
     assert result.weight == 1
     assert result.gradients[0] == [approx(-0.11194273, dtype), 0.0]
     assert result.gradients[1] == [0.0, approx(0.11194273, dtype), approx(0.11194273, dtype)]
-    assert result.metrics == approx({"reward_chosen": -0.14, "reward_rejected": 0.1, "reward_margin": -0.24, "reward_accuracy": 0.0})
+    assert result.metrics == approx(
+        {"reward_chosen": -0.14, "reward_rejected": 0.1, "reward_margin": -0.24, "reward_accuracy": 0.0}
+    )
 
 
 def test_dpo_plain(dtype: torch.dtype) -> None:
-    """The same pair without bounds: sums −1.4 and 0.9, h = −0.46, loss log(1 + e^0.46) = 0.94936722, slope 0.2 σ(0.46) = 0.12260284."""
+    """The same pair without bounds: sums −1.4 and 0.9, h = −0.46, loss log(1 + e^0.46) = 0.94936722.
+
+    d/dr = ∓0.2 σ(0.46) = ∓0.12260284.
+    """
     result = Evaluated(DPO(beta=0.2), *PAIR, dtype)
     assert result.total == approx(0.94936722, dtype)
     assert result.gradients == [approx([-0.12260284] * 2, dtype), approx([0.12260284] * 3, dtype)]
@@ -204,15 +209,17 @@ def test_grpo_clips_twice(dtype: torch.dtype) -> None:
     assert result.total == approx(3.35687944, dtype)
     assert result.gradients == [[0.0, 0.0, 0.0], [0.0, 0.0, approx(2.02759998, dtype)]]
     plain = Evaluated(GRPO(scale="none"), rows, [1.0, 0.0], [0, 0], dtype)
-    assert plain.gradients[0] == [approx(-0.06766764, dtype), 0.0, 0.0], "−0.5 e^−2: without the limiter the same token pulls back"
+    assert plain.gradients[0] == [approx(-0.06766764, dtype), 0.0, 0.0], (
+        "−0.5 e^−2: without the limiter the same token pulls back"
+    )
     assert plain.gradients[1] == [approx(3.69452805, dtype), 0.0, approx(2.02759998, dtype)], "0.5 e^2"
 
 
 def test_grpo_kl_reads_the_unclipped_ratio(dtype: torch.dtype) -> None:
     """A group of one: A = 0, so only β k3 is left. d = 2 and −0.5 under bounds ±0.25: k3 = e^−2 + 1 and e^0.5 − 1.5.
 
-    1.13533528 + 0.14872127 = 1.28405655, times β 0.1 = 0.12840566. d/dd = 0.1 (1 − e^−d) = 0.08646647 and −0.06487213: the KL term
-    pulls on tokens that the limiter stopped.
+    1.13533528 + 0.14872127 = 1.28405655, times β 0.1 = 0.12840566. d/dd = 0.1 (1 − e^−d) = 0.08646647 and −0.06487213: the KL
+    term pulls on tokens that the limiter stopped.
     """
     result = Evaluated(GRPO(beta=0.1), [[2.0, -0.5]], [3.0], [0], dtype, limiter=Clip(-0.25, 0.25))
     assert result.total == approx(0.12840566, dtype)

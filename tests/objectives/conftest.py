@@ -21,7 +21,9 @@ MakeFacts = Callable[..., Facts]
 def make_facts() -> MakeFacts:
     """Facts of the small micro-batch: `make_facts(objective, log_ratio_BT=…, kl=…)`."""
 
-    def make(objective: Objective, log_ratio_BT: Tensor | None = None, kl: float = 0.0, dtype: torch.dtype = torch.float64) -> Facts:
+    def make(
+        objective: Objective, log_ratio_BT: Tensor | None = None, kl: float = 0.0, dtype: torch.dtype = torch.float64
+    ) -> Facts:
         lengths_B1 = torch.tensor(LENGTHS[objective.kind])[:, None]
         mask_BT = torch.arange(int(lengths_B1.max())) < lengths_B1
         return Facts(

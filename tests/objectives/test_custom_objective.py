@@ -91,7 +91,9 @@ def test_defaults_and_traits_come_from_the_class() -> None:
     assert (objective.kind, objective.reference, objective.mismatched) == ("pair", True, False)
 
 
-@pytest.mark.parametrize("path", ["", "mine", "mine:", ":Hinge", "mine.Hinge", "mine:Hinge:x", ".mine:Hinge", "mine:Hin ge", "a..b:C"])
+@pytest.mark.parametrize(
+    "path", ["", "mine", "mine:", ":Hinge", "mine.Hinge", "mine:Hinge:x", ".mine:Hinge", "mine:Hin ge", "a..b:C"]
+)
 def test_a_malformed_path_is_named(path: str) -> None:
     with pytest.raises(ConfigError) as error:
         CustomObjective(path=path).build()

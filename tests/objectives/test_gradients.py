@@ -60,7 +60,7 @@ def draw(objective: Objective, limiter: Limiter, mask_BT: Tensor) -> tuple[Tenso
 
 @pytest.mark.parametrize(("objective", "limiter"), COMBINATIONS, ids=name)
 def test_gradients_are_those_of_finite_differences(objective: Objective, limiter: Limiter, make_facts: MakeFacts) -> None:
-    """Over all tokens whose value can move the loss: a rejected token keeps its value, so there only autograd knows it is still."""
+    """Over all tokens but rejected ones: those keep their value, so a finite difference would see them move the loss."""
     facts = make_facts(objective, kl=0.2)
     ratio_BT, uniform_2BT = draw(objective, limiter, facts.mask_BT)
     stopped = limiter(ratio_BT, facts.mask_BT, uniform_2BT)
@@ -121,7 +121,9 @@ def test_an_overflowing_ratio_does_not_turn_grpo_gradients_into_nan(advantage_si
     """ρ = e^±100 on the side that ε bounds: loss ∓(1 ± 0.2)|A| and gradient 0, though e^100 is infinite in float32."""
     ratio_BT = torch.tensor([[log_ratio], [0.0]], requires_grad=True)
     feedback_B = torch.tensor([1.0, 0.0]) if advantage_sign > 0 else torch.tensor([0.0, 1.0])
-    facts = Facts(torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long), feedback_B, ratio_BT.detach(), torch.zeros(()))
+    facts = Facts(
+        torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long), feedback_B, ratio_BT.detach(), torch.zeros(())
+    )
     loss = GRPO(scale="none").loss(ratio_BT, facts)
     loss.total.backward()
     bound = 1.2 if advantage_sign > 0 else 0.8

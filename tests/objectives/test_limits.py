@@ -12,7 +12,17 @@ from humanline.errors import ConfigError
 from humanline.objectives import DPO, GRPO, IPO, KTO, SFT, Facts, Objective, SimPO
 from humanline.objectives.base import sequence_mean, sequence_sum, total
 
-EVERY = [DPO(), DPO(label_smoothing=0.2), IPO(), SimPO(), KTO(), SFT(), GRPO(), GRPO(aggregate="sequence"), GRPO(aggregate="constant")]
+EVERY = [
+    DPO(),
+    DPO(label_smoothing=0.2),
+    IPO(),
+    SimPO(),
+    KTO(),
+    SFT(),
+    GRPO(),
+    GRPO(aggregate="sequence"),
+    GRPO(aggregate="constant"),
+]
 MakeFacts = Callable[..., Facts]
 
 
@@ -35,8 +45,8 @@ def test_kto_at_the_reference_is_one_half_per_row(make_facts: MakeFacts) -> None
 def test_grpo_at_the_reference_is_minus_the_advantages(make_facts: MakeFacts) -> None:
     """ρ = 1 and k3 = 0: −Σ_i A_i over sequences is 0 in every group; over tokens it is −Σ_i A_i T_i, here with scale none.
 
-    Rewards 0.2, 1, 0.5 (mean 0.56666667) on 3, 2, 4 tokens: −(−1.1 + 0.86666667 − 0.26666667) = 0.5. Rewards −1, 2 on 1, 2 tokens:
-    −(−1.5 + 3) = −1.5. A group of one: 0. Sum −1.
+    Rewards 0.2, 1, 0.5 (mean 0.56666667) on 3, 2, 4 tokens: −(−1.1 + 0.86666667 − 0.26666667) = 0.5.
+    Rewards −1, 2 on 1, 2 tokens: −(−1.5 + 3) = −1.5. A group of one: 0. Sum −1.
     """
     facts = make_facts(GRPO())
     zeros_BT = torch.zeros(facts.mask_BT.shape, dtype=torch.float64)

@@ -20,7 +20,7 @@ from humanline.data.encode_report import Count, EncodeReport
 from humanline.data.fit import Problem, problem_of, truncate
 from humanline.data.render import Rendered, RenderedRow, Renderer
 from humanline.data.rows import EncodedCompletion, EncodedGroup, Place, Row
-from humanline.data.vocabulary import Vocabulary
+from humanline.data.vocabulary import Vocabulary, shared
 from humanline.errors import DataError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _Encoder:
     def _tokens(self, row: Row, texts: RenderedRow, ids: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[EncodedCompletion]]:
         """Find the seam: the shared prompt is the shortest that any completion leaves intact."""
         prompt_ids = ids[texts.prompt]
-        seams = [len(prompt_ids) if whole is None else _shared(prompt_ids, ids[whole.text]) for whole in texts.wholes]
+        seams = [len(prompt_ids) if whole is None else shared(prompt_ids, ids[whole.text]) for whole in texts.wholes]
         start = min(seams)
         if start < len(prompt_ids):
             if None in texts.wholes:
@@ -137,7 +137,7 @@ class _Encoder:
         """
         completion, ids = row.completions[number], tokens[whole.text]
         mask = np.zeros(len(ids), bool)
-        edges = [seam, *(_shared(tokens[whole.text[:cut]], ids) for cut in whole.cuts), len(ids)]
+        edges = [seam, *(self.vocabulary.covered(ids, tokens[whole.text[:cut]]) for cut in whole.cuts), len(ids)]
         for begin, end in zip(edges[::2], edges[1::2], strict=True):
             mask[begin:end] = True
         # Each turn of several has its own end; only the end of the last one ends the completion.
@@ -164,7 +164,7 @@ class _Encoder:
         wrong = ids[(ids < 0) | (ids >= self.vocabulary.size)]
         if len(wrong):
             raise DataError(
-                f"{row.place}: completion {number + 1} has token id {wrong[0]}, but the tokenizer has {self.vocabulary.size}.\n"
+                f"{row.place}: completion {number + 1} has token id {wrong[0]}. Expected 0 to {self.vocabulary.size - 1}.\n"
                 "  It was sampled with another tokenizer: leave token_ids and log-probs out, so that its text is tokenized."
             )
         logps = None if completion.logps is None else _finite_logps(row, number)
@@ -261,13 +261,6 @@ def _texts(row: RenderedRow) -> Iterator[str]:
         if whole is not None:
             yield whole.text
             yield from (whole.text[:cut] for cut in whole.cuts)
-
-
-def _shared(first: np.ndarray, second: np.ndarray) -> int:
-    """Length of the longest common prefix."""
-    length = min(len(first), len(second))
-    different = np.flatnonzero(first[:length] != second[:length])
-    return int(different[0]) if len(different) else length
 
 
 def _add(counts: dict[str, Count], key: str, place: Place, detail: str = "") -> None:

@@ -43,6 +43,17 @@ class Vocabulary:
         led = (ids if self._starts(ids) else [*self.lead, *ids] for ids in lists)
         return {text: np.array(ids, np.int32) for text, ids in zip(distinct, led, strict=True)}
 
+    def covered(self, ids: np.ndarray, start: np.ndarray) -> int:
+        """How many of a text's `ids` lie wholly within the part of it whose own ids are `start`.
+
+        More than the two have in common where the tokenizer splits the end of a text otherwise ("\\n\\n", but "\\n", "\\nuser").
+        """
+        number = common = shared(ids, start)
+        rest = self._decode(start[common:])
+        while rest and number < len(ids) and rest.startswith(self._decode(ids[common : number + 1])):
+            number += 1
+        return number
+
     def head(self, prompt_ids: np.ndarray) -> int:
         """How many ids at the start of a prompt are its beginning-of-sequence token(s)."""
         if self.lead and self._starts(prompt_ids[: len(self.lead)].tolist()):
@@ -69,6 +80,13 @@ class Vocabulary:
         text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
+
+
+def shared(first: np.ndarray, second: np.ndarray) -> int:
+    """Length of the longest common prefix."""
+    length = min(len(first), len(second))
+    different = np.flatnonzero(first[:length] != second[:length])
+    return int(different[0]) if len(different) else length
 
 
 def _leading_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

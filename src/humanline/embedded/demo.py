@@ -1,9 +1,9 @@
 """`humanline demo`: offline GRPO, DPO and KTO with and without humanline, and two controls, on task "score".
 
-    OUT/report.html    figure, table and settings on one page
-        results.json   every run, mean ± standard deviation, settings, versions
-        figure.svg     the picture alone
-        data/ runs/    derived data files; one folder per run. A run that is finished is not done again.
+OUT/report.html    figure, table and settings on one page
+    results.json   every run, mean ± standard deviation, settings, versions
+    figure.svg     the picture alone
+    data/ runs/    derived data files; one folder per run. A run that is finished is not done again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from humanline.embedded import assets
 from humanline.embedded.jobs import Job, prepare_worker, run
-from humanline.embedded.methods import METHODS, PROMPTS_PER_STEP, STEPS, MethodName
+from humanline.embedded.methods import METHOD_NAMES, METHODS, PROMPTS_PER_STEP, STEPS, MethodName
 from humanline.errors import CheckpointError, ConfigError, TrainingError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Offline GRPO, DPO and KTO with and without humanline, and two controls: one packaged data set, a tiny model, minutes on two cores."""
+    """Offline GRPO, DPO and KTO with and without humanline, and two controls, on one data set and a tiny model."""
 
     out: Path = Path("demo-run")
     """output folder; finished runs in it are kept and not done again"""
@@ -38,7 +38,7 @@ class DemoConfig:
     """orders of the data per method, ≥ 1"""
     processes: int | None = None
     """runs at the same time, ≥ 1, one core each; None = one per core"""
-    methods: tuple[MethodName, ...] = tuple(METHODS)
+    methods: tuple[MethodName, ...] = METHOD_NAMES
     """what to compare"""
     quick: bool = False
     """six steps per run and 100 held-out prompts: shows that everything works, its numbers mean nothing"""
@@ -115,7 +115,8 @@ def run_missing(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], consol
                 progress.refresh()
     except BrokenProcessPool as error:
         raise TrainingError(
-            "a worker process of the demo died, usually for lack of memory. Finished runs are kept: run the command again with --processes 1."
+            "a worker process of the demo died, usually for lack of memory. Finished runs are kept: run the command again, "
+            "with --processes 1."
         ) from error
     finally:
         executor.shutdown(cancel_futures=True)

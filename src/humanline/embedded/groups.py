@@ -45,7 +45,7 @@ def pairs(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
 
 
 def labels(groups: Iterable[RewardedGroup]) -> Iterator[dict[str, Any]]:
-    """Every completion, desirable if its reward is above the mean of its group. Groups of equal rewards say nothing and are left out."""
+    """Every completion, desirable if its reward is above the mean of its group. Equal rewards say nothing and give no rows."""
     for group in groups:
         mean = sum(group.rewards) / len(group.rewards)
         if max(group.rewards) > min(group.rewards):

@@ -1,8 +1,8 @@
 """One run of the demo: train a method on one order of the data, then measure it. Runs in a worker process.
 
-    OUT/runs/METHOD-seedN-KEY/run/         the trainer's run directory, final model included
-                             log.txt       what the trainer printed
-                             result.json   written last: its presence means that the run is finished
+OUT/runs/METHOD-seedN-KEY/run/         the trainer's run directory, final model included
+                         log.txt       what the trainer printed
+                         result.json   written last: its presence means that the run is finished
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def prepare_worker() -> None:
 
 
 def run(job: Job) -> dict[str, Any]:
-    """Train, evaluate, write result.json. What an interrupted attempt left is thrown away: seconds must be those of one whole run."""
+    """Train, evaluate, write result.json. What an interrupted attempt left is thrown away: seconds are those of one whole run."""
     from humanline.embedded.evaluate import evaluate
-    from humanline.run import train
     from humanline.models import load_policy
+    from humanline.run import train
 
     if job.folder.exists():
         shutil.rmtree(job.folder)
@@ -87,7 +87,11 @@ def run(job: Job) -> dict[str, Any]:
     run_folder = job.folder / "run"
     config = job.method.config(model=assets.MODEL, data=job.data, out=run_folder, seed=job.seed, steps=job.steps)
     wall, cpu = time.perf_counter(), time.process_time()
-    with open(job.folder / "log.txt", "w", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+    with (
+        open(job.folder / "log.txt", "w", encoding="utf-8") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
         trained = train(config)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         policy = load_policy(str(run_folder / "final"))

@@ -77,7 +77,9 @@ def train_start(task: ScoreTask, work: Path) -> Path:
 
     save_tokenizer(new_tokenizer(), work / "new")
     new_model(TASK_SEED).save_pretrained(work / "new")
-    texts = to_texts(task.draw_texts(generator(TASK_SEED, "score texts"), SFT_STEPS * SFT_ROWS, PROMPT_LENGTH + COMPLETION_LENGTH))
+    texts = to_texts(
+        task.draw_texts(generator(TASK_SEED, "score texts"), SFT_STEPS * SFT_ROWS, PROMPT_LENGTH + COMPLETION_LENGTH)
+    )
     rows = [{"prompt": text[:PROMPT_LENGTH], "completion": text[PROMPT_LENGTH:]} for text in texts]
     (work / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     train(
@@ -187,8 +189,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=assets.ROOT, help="folder to write to; the packaged files by default")
     options = parser.parse_args()
     manifest = make(options.out)
-    total = sum(facts["bytes"] for facts in manifest["files"].values())
-    print(f"{options.out}: {len(manifest['files'])} files, {total / 1e6:.2f} MB, start utility {manifest['held_out']['start_utility']:.3f}")
+    size, utility = sum(facts["bytes"] for facts in manifest["files"].values()), manifest["held_out"]["start_utility"]
+    print(f"{options.out}: {len(manifest['files'])} files, {size / 1e6:.2f} MB, start utility {utility:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What the demo compares. Nothing here imports torch until a run is built.
 
-Every method: 192 steps of 16 prompts from the same groups (3072 prompts × 8 completions), AdamW (0.9, 0.99), 10 steps of warm-up, gradient
-norm 1. Learning rates, β and k come from an equal search for every method on tuning seed 100 (docs/log.md).
+Every method: 192 steps of 16 prompts from the same groups (3072 prompts × 8 completions), AdamW (0.9, 0.99), 10 warm-up steps,
+gradient norm 1. The learning rate and one more setting of each come from equal searches on other data orders and prompts
+(docs/log.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from humanline.config import TrainConfig
@@ -23,6 +24,7 @@ BOUNDS = (-1.5, 1.5)
 KL_WEIGHT = 1e-3
 """β of every GRPO run"""
 MethodName = Literal["grpo", "grpo-humanline", "dpo", "dpo-humanline", "kto", "kto-humanline", "grpo-unclipped", "positive-only"]
+METHOD_NAMES: tuple[MethodName, ...] = get_args(MethodName)
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,14 @@ class Method:
         """The run of one seed; the seed is the order of the data."""
         from humanline import config as c
         from humanline.limit import Clip, Off
+        from humanline.objectives import DPO, GRPO, KTO, SFT
 
-        objectives = {"grpo": c.GRPO, "dpo": c.DPO, "kto": c.KTO, "sft": c.SFT}
+        objectives = {"grpo": GRPO, "dpo": DPO, "kto": KTO, "sft": SFT}
         return c.TrainConfig(
             model=str(model),
             data=str(data),
             out=str(out),
-            objective=objectives[self.objective["name"]](**self.objective),
+            objective=objectives[str(self.objective["name"])](**self.objective),
             limit=Clip(low=self.bounds[0], high=self.bounds[1]) if self.bounds else Off(),
             sync_every=self.sync_every,
             steps=steps,
@@ -86,8 +89,16 @@ class Method:
         )
 
 
-def _grpo(name: MethodName, title: str, family: Literal["GRPO", "control"], *, lr: float, epsilon: float = 0.2, k: int | None = None) -> Method:
-    objective = {"name": "grpo", "beta": KL_WEIGHT, "epsilon_low": epsilon, "epsilon_high": epsilon}
+def _grpo(
+    name: MethodName,
+    title: str,
+    family: Literal["GRPO", "control"] = "GRPO",
+    *,
+    lr: float,
+    epsilon: float = 0.2,
+    k: int | None = None,
+) -> Method:
+    objective: dict[str, str | float] = {"name": "grpo", "beta": KL_WEIGHT, "epsilon_low": epsilon, "epsilon_high": epsilon}
     return Method(name, title, family, "groups", 1, lr, objective, k, BOUNDS if k else None)
 
 
@@ -102,8 +113,8 @@ def _kto(name: MethodName, title: str, *, lr: float, beta: float, k: int | None 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _grpo("grpo", "GRPO offline", "GRPO", lr=1e-3, epsilon=0.5),
-        _grpo("grpo-humanline", "GRPO offline + humanline", "GRPO", lr=3e-3, k=16),
+        _grpo("grpo", "GRPO offline", lr=1e-3, epsilon=0.5),
+        _grpo("grpo-humanline", "GRPO offline + humanline", lr=3e-3, k=16),
         _dpo("dpo", "DPO offline", lr=1e-3, beta=0.1),
         _dpo("dpo-humanline", "DPO offline + humanline", lr=3e-4, beta=1.0, k=16),
         _kto("kto", "KTO offline", lr=3e-4, beta=0.1),

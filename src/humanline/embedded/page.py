@@ -3,79 +3,99 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
 from humanline.embedded.figure import svg
-from humanline.embedded.results import Results, content
+from humanline.embedded.results import Results, Row, content
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1f2328; --quiet: #656d76; --page: #ffffff; --line: #d0d7de; --mark: #ddf4ff }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --quiet: #8d96a0; --page: #0d1117; --line: #30363d; --mark: #121d2f } }
-body { font: 16px/1.55 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 52rem; margin: 2.5rem auto; padding: 0 1.25rem }
-h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.1rem; margin-top: 2rem } p.quiet, figcaption { color: var(--quiet); font-size: .92rem }
-.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem }
-th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap } th:first-child, td:first-child { text-align: left }
-tr.humanline { background: var(--mark) } figure { margin: 1.5rem 0 } svg { max-width: 100%; height: auto } code, pre { font: .86rem ui-monospace, monospace }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6edf3; --quiet: #8d96a0; --page: #0d1117; --line: #30363d; --mark: #121d2f }
+}
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--text); background: var(--page) }
+main { max-width: 52rem; margin: 2.5rem auto; padding: 0 1.25rem }
+h1 { font-size: 1.5rem; line-height: 1.25 }
+h2 { font-size: 1.1rem; margin-top: 2rem }
+.quiet, figcaption { color: var(--quiet); font-size: .92rem }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem }
+th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th:first-child, td:first-child { text-align: left }
+tr.humanline { background: var(--mark) }
+figure { margin: 1.5rem 0 }
+svg { max-width: 100%; height: auto }
+code, pre { font: .86rem ui-monospace, monospace }
 pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: .8rem }
 """
+QUICK = "<p><strong>Quick run: it shows that everything works. Its numbers mean nothing.</strong></p>"
+BARS = """Bars: mean over {seeds} orders of the data (seeds). Lines: ± one standard deviation. All runs start from one model and learn
+from one data set, so the spread does not cover another task or another start."""
+WIN_RATE = """Win rate: share of held-out prompts where the completion is worth more than one by the start model. The two controls
+show how much comes without any clipping or syncing, and how far imitating the best answers gets."""
+SEARCH = """Everywhere: AdamW (0.9, 0.99), 10 steps of warm-up, gradient norm 1. The learning rate and one further setting of each
+method were searched with the same number of runs, on other orders of the data and measured on other prompts."""
 
 
 def html(results: Results) -> str:
     """The whole page."""
     known = content(results)
-    settings = results.settings
-    quick = "<p><strong>Quick run: it shows that everything works; its numbers mean nothing.</strong></p>" if settings["quick"] else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>humanline demo: task score</title><style>{STYLE}</style></head><body>
+<title>humanline demo: task score</title><style>{STYLE}</style></head><body><main>
 <h1>One data set, several ways to learn from it offline</h1>
-{quick}<p>A model of {settings["parameters"]:,} parameters sampled {settings["data"]["completions"]} completions for each of {settings["data"]["prompts"]:,} prompts, and a
-hidden utility scored them. Every method below trains from the same start on that fixed data, {settings["steps"]} steps of
-{settings["prompts_per_step"]} prompts; none of them samples again. Measured on {settings["held_out_prompts"]:,} other prompts.</p>
-<figure>{svg(results)}<figcaption>Bars: mean over {settings["seeds"]} orders of the data (seeds), lines: ± one standard deviation between them. All start
-from one model and one data set, so the spread does not cover a new task or a new start.</figcaption></figure>
-<h2>Numbers</h2><div class="wide"><table><thead><tr><th>method</th><th>utility</th><th>win rate</th><th>CPU s a run</th></tr></thead><tbody>
-<tr><td>start model</td><td>{results.start_utility:.3f}</td><td>0.500</td><td></td></tr>
-{_rows(results)}</tbody></table></div>
-<p class="quiet">Win rate: share of held-out prompts where the completion is worth more than one by the start model. The two controls show how much
-comes without any clipping or reference sync, and how far imitation of the best answers gets.</p>
-<h2>Settings</h2><div class="wide"><table><thead><tr><th>method</th><th>objective</th><th>clip, nats</th><th>sync every</th><th>learning rate</th>
-<th>rows a step</th></tr></thead><tbody>{_settings(results)}</tbody></table></div>
-<p class="quiet">AdamW (0.9, 0.99), 10 steps of warm-up, gradient norm 1. Learning rates and the one other setting of each method were searched with
-the same budget on another order of the data and other prompts.</p>
-<h2>Where and with what</h2><pre>{escape(json.dumps({"machine": known["machine"], "versions": known["versions"]}, indent=2))}</pre>
-<p class="quiet">All runs, settings and last training metrics: <code>results.json</code> beside this page.</p>
-</body></html>
+{QUICK if results.settings["quick"] else ""}
+<p>{_introduction(results.settings)}</p>
+<figure>{svg(results)}
+<figcaption>{BARS.format(seeds=results.settings["seeds"])}</figcaption></figure>
+<h2>Numbers</h2>
+{_table(("method", "utility", "win rate", "CPU s a run"), [_start(results), *map(_numbers, results.rows)])}
+<p class="quiet">{WIN_RATE}</p>
+<h2>Settings</h2>
+{_table(("method", "objective", "clip, nats", "sync every", "learning rate", "rows a step"), map(_settings, results.rows))}
+<p class="quiet">{SEARCH}</p>
+<h2>Where and with what</h2>
+<pre>{escape(json.dumps({"machine": known["machine"], "versions": known["versions"]}, indent=2))}</pre>
+<p class="quiet">All runs with their settings and last training metrics: <code>results.json</code> beside this page.</p>
+</main></body></html>
 """
 
 
-def _rows(results: Results) -> str:
-    return "".join(
-        f'<tr{_mark(row.method.humanline)}><td>{escape(row.method.title)}</td><td>{row.utility.show(3)}</td>'
-        f"<td>{row.win_rate.show(3)}</td><td>{row.seconds.show(1)}</td></tr>\n"
-        for row in results.rows
+def _introduction(settings: dict[str, Any]) -> str:
+    data = settings["data"]
+    return (
+        f"A model of {settings['parameters']:,} parameters wrote {data['completions']} completions for each of "
+        f"{data['prompts']:,} prompts, and a hidden utility scored them. Every method below starts from that model and trains on this fixed data for "
+        f"{settings['steps']} steps of {settings['prompts_per_step']} prompts; none of them samples again. Measured on "
+        f"{settings['held_out_prompts']:,} other prompts, one completion each at temperature 1."
     )
 
 
-def _settings(results: Results) -> str:
-    lines = []
-    for row in results.rows:
-        settings = row.method.settings
-        cells = [_objective(settings["objective"]), _bounds(settings["limit"]), settings["sync_every"] or "–", settings["lr"], settings["batch_size"]]
-        lines.append(
-            f"<tr{_mark(row.method.humanline)}><td>{escape(row.method.title)}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
-        )
-    return "".join(lines)
+def _table(titles: tuple[str, ...], lines: Iterable[str]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{"".join(lines)}</tbody></table></div>'
 
 
-def _objective(objective: dict[str, Any]) -> str:
-    return escape(", ".join([objective["name"], *(f"{name} {value}" for name, value in objective.items() if name != "name")]))
+def _line(cells: list[object], *, humanline: bool = False) -> str:
+    mark = ' class="humanline"' if humanline else ""
+    return f"<tr{mark}>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>\n"
 
 
-def _bounds(limit: list[float] | None) -> str:
-    return f"[{limit[0]:g}, {limit[1]:g}]" if limit else "–"
+def _start(results: Results) -> str:
+    return _line(["start model", f"{results.start_utility:.3f}", "0.500", ""])
 
 
-def _mark(humanline: bool) -> str:
-    return ' class="humanline"' if humanline else ""
+def _numbers(row: Row) -> str:
+    cells: list[object] = [row.method.title, row.utility.show(3), row.win_rate.show(3), row.seconds.show(1)]
+    return _line(cells, humanline=row.method.humanline)
+
+
+def _settings(row: Row) -> str:
+    settings = row.method.settings
+    objective = dict(settings["objective"])
+    named = ", ".join([objective.pop("name"), *(f"{name} {value}" for name, value in objective.items())])
+    bounds = "–" if settings["limit"] is None else "[{:g}, {:g}]".format(*settings["limit"])
+    cells = [row.method.title, named, bounds, settings["sync_every"] or "–", f"{settings['lr']:g}", settings["batch_size"]]
+    return _line(cells, humanline=row.method.humanline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -62,7 +62,7 @@ class Progress:
 
     def _table(self) -> Table:
         elapsed, left = time.monotonic() - self._started, self._left()
-        table = Table(caption=f"{len(self.finished)} of {len(self.jobs)} runs · {clock(elapsed)} so far · {clock(left)} left", expand=False)
+        table = Table(caption=f"{len(self.finished)} of {len(self.jobs)} runs · {clock(elapsed)} so far · {clock(left)} left")
         for title in ("method", "runs", "", "utility", "win rate", "CPU s"):
             table.add_column(title, justify="left" if title == "method" else "right")
         for method in dict.fromkeys(job.method for job in self.jobs):
@@ -72,8 +72,11 @@ class Progress:
     def _cells(self, jobs: Sequence[Job]) -> list[Any]:
         results = [self.finished[job] for job in jobs if job in self.finished]
         share = sum(1.0 if job in self.finished else min(job.steps_done() / job.steps, 1.0) for job in jobs) / len(jobs)
-        show: Callable[[str, int], str] = lambda name, digits: Spread.of([result[name] for result in results]).show(digits) if results else ""
-        return [f"{len(results)}/{len(jobs)}", ProgressBar(completed=100 * share, width=16), show("utility", 3), show("win_rate", 3), show("cpu_seconds", 1)]
+        means = [
+            Spread.of([result[name] for result in results]).show(digits) if results else ""
+            for name, digits in (("utility", 3), ("win_rate", 3), ("cpu_seconds", 1))
+        ]
+        return [f"{len(results)}/{len(jobs)}", ProgressBar(completed=100 * share, width=16), *means]
 
 
 def clock(seconds: float | None) -> str:
@@ -83,13 +86,13 @@ def clock(seconds: float | None) -> str:
 
 def final_table(results: Results) -> Table:
     """What the demo ends with."""
-    seeds = max((len(row.utilities) for row in results.rows), default=0)
-    table = Table(title=f"Task score: offline training on one data set, {seeds} order{'s' if seeds != 1 else ''} of the data", expand=False)
+    seeds = results.settings["seeds"]
+    table = Table(title=f"Task score: offline training on one data set, {seeds} order{'s' * (seeds != 1)} of the data")
     for title in ("method", "utility", "win rate", "CPU s a run"):
         table.add_column(title, justify="left" if title == "method" else "right")
     table.add_row("start model", f"{results.start_utility:.3f}", "0.500", "", style="dim", end_section=True)
     for row, following in zip(results.rows, [*results.rows[1:], None], strict=True):
-        style = "bold" if row.method.humanline else ""
+        cells = [row.method.title, row.utility.show(3), row.win_rate.show(3), row.seconds.show(1)]
         last_of_family = following is None or following.method.family != row.method.family
-        table.add_row(row.method.title, row.utility.show(3), row.win_rate.show(3), row.seconds.show(1), style=style, end_section=last_of_family)
+        table.add_row(*cells, style="bold" if row.method.humanline else "", end_section=last_of_family)
     return table

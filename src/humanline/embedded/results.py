@@ -53,7 +53,9 @@ class Results:
     runs: tuple[dict[str, Any], ...]
 
 
-def summarise(methods: Iterable[Method], runs: Sequence[dict[str, Any]], start_utility: float, settings: dict[str, Any]) -> Results:
+def summarise(
+    methods: Iterable[Method], runs: Sequence[dict[str, Any]], start_utility: float, settings: dict[str, Any]
+) -> Results:
     """Rows in the order of `methods`; methods without a finished run are left out."""
     rows = []
     for method in methods:

@@ -35,8 +35,8 @@ def sample(
 ) -> Int[Tensor, "N T"]:
     """Draw `length` tokens after each prompt by inverse CDF, one uniform number per (row, position).
 
-    All numbers are drawn before the first batch, and the model runs in float64, so that no rounding that depends on the batch decides
-    between two tokens. There is no end-of-sequence token: every completion has exactly `length` tokens.
+    All numbers are drawn before the first batch, and the model runs in float64, so that no rounding that depends on the batch
+    decides between two tokens. There is no end-of-sequence token: every completion has exactly `length` tokens.
     """
     uniform_NT = torch.from_numpy(stream.random((len(prompt_NP), length)))
     exact = copy.deepcopy(model).double().eval()

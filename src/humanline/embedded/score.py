@@ -4,8 +4,9 @@ N rows · P = 4 prompt symbols · T = 12 completion symbols · V = 18 symbols ·
 
     utility(x, y) = (mean_j W[y_j, y_j+1] + mean_i,t A[x_i, y_t]) × (distinct bigrams of y) / J
 
-W ~ N(0, 1) scores neighbouring symbols, A ~ 0.7·N(0, 1) makes the answer depend on the prompt, the last factor forbids repeating one
-good bigram for ever. Prompts and the start model's training text come from a bigram chain: softmax of 1.2·N(0, 1), first symbol uniform.
+W ~ N(0, 1) scores neighbouring symbols, A ~ 0.7·N(0, 1) makes the answer depend on the prompt, the last factor forbids repeating
+one good bigram for ever. Prompts and the start model's training texts come from a bigram chain: softmax of 1.2·N(0, 1) over the
+next symbol, the first one uniform.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ BIGRAM_SCALE, AFFINITY_SCALE, CHAIN_SCALE = 1.0, 0.7, 1.2
 
 def to_ids(texts: Sequence[str]) -> Int[Tensor, "N T"]:
     """Symbol numbers of texts of equal length; they are the ids of the packaged tokenizer, too."""
+    wrong = [text for text in texts if not set(text) <= set(SYMBOLS)]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no text of task score: expected only the symbols {SYMBOLS[0]} … {SYMBOLS[-1]}.")
     codes_NT = np.array([list(text.encode()) for text in texts], dtype=np.int64) - ord(SYMBOLS[0])
-    if ((codes_NT < 0) | (codes_NT >= len(SYMBOLS))).any():
-        raise ValueError(f"texts of task score hold only the symbols {SYMBOLS[0]} … {SYMBOLS[-1]}, got e.g. {texts[0]!r}.")
     return torch.from_numpy(codes_NT)
 
 

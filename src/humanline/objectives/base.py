@@ -109,7 +109,9 @@ class CustomObjective:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
-            raise ConfigError(f"objective.path {self.path!r} cannot be imported: {error}. Is its folder on PYTHONPATH?") from error
+            raise ConfigError(
+                f"objective.path {self.path!r} cannot be imported: {error}. Is its folder on PYTHONPATH?"
+            ) from error
         cls = getattr(module, class_name, None)
         if cls is None:
             raise ConfigError(f"objective.path {self.path!r}: {module.__file__ or module_name} defines no {class_name!r}.")

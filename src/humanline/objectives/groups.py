@@ -71,7 +71,8 @@ class GRPO(Objective):
     epsilon_high: float = 0.2
     """ratios above 1 + ε_high stop pushing up, > 0; .inf = off"""
     aggregate: Literal["token", "sequence", "constant"] = "token"
-    """mean over all completion tokens of the step ("dapo"), over per-sequence means ("grpo"), or sum / (sequences × length) ("dr_grpo")"""
+    """token: mean over all completion tokens of the step ("dapo") · sequence: mean of per-sequence means ("grpo") ·
+    constant: sum / (sequences × `constant_length`) ("dr_grpo")"""
     constant_length: int = 1024
     """tokens, the fixed length of `aggregate: constant`, ≥ 1; unused otherwise"""
     scale: Literal["std", "none"] = "std"
