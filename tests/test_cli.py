@@ -55,6 +55,12 @@ def test_python_dash_m_runs_the_same_command() -> None:
     assert done.stdout == f"humanline {humanline.__version__}\n"
 
 
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    script = f"{sys.executable} -m humanline train --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_help_lists_the_verbs_that_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     listed = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -28,14 +29,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print(_top_help())
+        _show(_top_help())
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
-        print(f"humanline {__version__}")
+        _show(f"humanline {__version__}")
         return 0
     if words[0] not in VERBS:
         raise ConfigError(f"{words[0]!r} is not a verb.{nearest(words[0], VERBS)} Expected one of {', '.join(VERBS)}.")
     return VERBS[words[0]].run(words[1:])
+
+
+def _show(text: str) -> None:
+    """Print what was asked for; a reader that stops early, as in `humanline train --help | head`, is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at exit, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _top_help() -> str:
@@ -52,12 +62,12 @@ def _top_help() -> str:
 def _demo(words: list[str]) -> int:
     from humanline.embedded.demo import main as demo
 
-    return demo(words) or 0
+    return demo(words)
 
 
 def _train(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print(_train_help())
+        _show(_train_help())
         return 0 if words else 2
     from humanline.config import validate, validate_for_training
     from humanline.configfile import dump
@@ -66,7 +76,7 @@ def _train(words: list[str]) -> int:
     config, print_config = parse_train(words)
     if print_config:
         validate(config)
-        print(dump(config), end="")
+        _show(dump(config).rstrip("\n"))
         return 0
     validate_for_training(config)
     from humanline.run import train

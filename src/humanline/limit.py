@@ -99,7 +99,7 @@ class Reject:
     def __call__(
         self, ratio_BT: Float[Tensor, "B T"], mask_BT: Bool[Tensor, "B T"], uniform_2BT: Tensor | None = None
     ) -> Perceived:
-        """Compare in log space; `uniform_2BT` are the draws u in (0, 1] for B_P and B_R."""
+        """Compare in log space; `uniform_2BT` are the draws u in [0, 1] for B_P and B_R."""
         assert uniform_2BT is not None, "Reject needs draws"
         log_u_2BT = uniform_2BT.log()
         low_BT = mask_BT & (ratio_BT < math.log(self.scale_policy) + log_u_2BT[0] / self.gamma_policy)

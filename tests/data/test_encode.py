@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import TOKENIZERS, bare, chatml, end_of_text, instructions, pad_is_eos, wordpiece
 from transformers import PreTrainedTokenizerBase
 
 from humanline.config import DataConfig
 from humanline.data.encode import encode_rows
 from humanline.data.rows import Completion, EncodedGroup, Kind, Place, Row
 from humanline.errors import DataError, ModelError
+from small_tokenizers import TOKENIZERS, bare, chatml, end_of_text, instructions, pad_is_eos, wordpiece
 
 READY = {name: make() for name, make in TOKENIZERS.items()}
-PIECES = ["The", " ducks", " ", "\n", "\n\n", "2 + 2", "Hello", "ello", ".", "zq", "é", "🦆", "<|im_end|>", "<s>", "</s>", "[SEP]"]
+WORDS = ["The", " ducks", " ", "\n", "\n\n", "2 + 2", "Hello", "ello", ".", "zq", "é", "🦆"]
+PIECES = [*WORDS, "<|im_end|>", "<s>", "</s>", "[SEP]"]
 texts = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 
 
@@ -55,8 +56,8 @@ ENDS = {"chatml": 2, "pad_is_eos": 2, "end_of_text": 0, "bare": None, "instructi
 def test_R16_tokens_of_prompt_and_completion_are_those_of_the_whole_text(
     name: str, prompt: str, answers: list[str], eos: bool
 ) -> None:
-    """For every tokenizer and seam. Expected by an own, direct construction: [BOS] + tokens(prompt + answer) up to the first EOS of
-    the answer, plus EOS; the prompt is the shortest common prefix with the prompt's own tokens; the mask starts at each own one."""
+    """For every tokenizer and seam, by an own construction: [BOS] + tokens(prompt + answer) up to the first EOS, plus EOS;
+    the prompt is the shortest common prefix with the prompt's own tokens; the mask starts at each own one."""
     tokenizer, lead, end = READY[name], LEADS.get(name, []), ENDS[name]
 
     def led(text: str) -> list[int]:
@@ -96,8 +97,8 @@ def test_R16_bytes_decode_to_the_very_text(prompt: str, answer: str) -> None:
 
 
 def test_R16_a_merge_across_the_seam_moves_the_boundary_for_all_completions() -> None:
-    """ "The " + "ducks" is "The", " ducks": the space is no prompt token then. "zq" keeps "The", " ": for it the space is prompt, so
-    it stands in front of the completion, untrained."""
+    """The + ducks is "The", " ducks": the space is no prompt token then. With zq it is one, so it stands before that completion,
+    untrained."""
     tokenizer = chatml()
     group, report = encode_rows([row("The ", "ducks", "zq")], tokenizer, DataConfig())
     assert tokenizer.convert_ids_to_tokens(group[0].prompt_ids) == ["The"]
@@ -152,9 +153,9 @@ def test_end_is_put_once_and_only_where_it_belongs() -> None:
         (Completion("Hello<|im_end|>", finished=False), {}, ["Hello", "<|im_end|>"], True),
         (Completion("Hello", finished=True), {}, ["Hello", "<|im_end|>"], True),
     ]
-    for answer, settings, tokens, finished in cases:
-        completion = encode_one(tokenizer, row("Say:", answer), **settings).completions[0]
-        assert tokenizer.convert_ids_to_tokens(completion.ids) == tokens, (answer, settings)
+    for answer, config, tokens, finished in cases:
+        completion = encode_one(tokenizer, row("Say:", answer), **config).completions[0]
+        assert tokenizer.convert_ids_to_tokens(completion.ids) == tokens, (answer, config)
         assert completion.finished is finished and completion.mask.all()
 
 

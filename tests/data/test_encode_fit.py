@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import bare, chatml, instructions
 
 from humanline.config import DataConfig
 from humanline.data.encode import encode_rows
 from humanline.data.rows import Completion, Kind, Place, Row
 from humanline.errors import DataError
+from small_tokenizers import bare, chatml, instructions
 
 CHATML, INSTRUCTIONS, BARE = chatml(), instructions(), bare()
 Z = int(CHATML("z", add_special_tokens=False)["input_ids"][0])
 ALL_ZERO = (
-    "0 each: rows dropped, completions dropped from groups, prompts truncated, completions truncated, seams repaired, openings repaired, "
-    "answers altered, completions cut, completions unended, ends left out"
+    "0 each: rows dropped, completions dropped from groups, prompts truncated, completions truncated, seams repaired, "
+    "openings repaired, answers altered, completions cut, completions unended, ends left out"
 )
 
 
 def sized(prompt: int, *completions: int, kind: Kind = "pair", line: int = 3) -> Row:
-    """A row of so many tokens each: "z" is one token, and never merges; a completion of n > 0 ends with EOS, one of 0 is empty."""
+    """A row of so many tokens each: "z" is one token and never merges; completions end with EOS, one of size 0 is empty."""
     made = tuple(Completion("z" * (size - 1)) if size else Completion("", token_ids=()) for size in completions)
     return Row(kind, "z" * prompt, made, (1.0,) * len(completions), Place("train.jsonl", line))
 
@@ -60,7 +60,12 @@ def test_R14_a_prompt_that_fills_max_length_is_dropped_by_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "drop", "truncate", "line"),
     [
-        ("pair", [(4, 3, 3)] * 8, (6, 10, 4), "dropped 2 of 10 rows: prompt 9 + completion 10 > max_length 16 (first train.jsonl:9)"),
+        (
+            "pair",
+            [(4, 3, 3)] * 8,
+            (6, 10, 4),
+            "dropped 2 of 10 rows: prompt 9 + completion 10 > max_length 16 (first train.jsonl:9)",
+        ),
         (
             "group",
             [(4, 3, 3)] * 8 + [(9, 4)] * 2,
@@ -89,7 +94,13 @@ def test_R15_ten_rows_two_too_long_under_each_policy(kind: Kind, drop: Any, trun
 
 def test_R14_truncation_cuts_the_prompt_s_start_before_it_cuts_completions() -> None:
     """The end of the prompt and the BOS stay, both completions keep one prompt; a completion cut at its end is unfinished."""
-    only = Row("pair", "How much in dollars does she make?", (Completion("18"), Completion("8")), (1.0, 0.0), Place("t.jsonl", 1))
+    only = Row(
+        "pair",
+        "How much in dollars does she make?",
+        (Completion(" three eggs"), Completion(" 8")),
+        (1.0, 0.0),
+        Place("t.jsonl", 1),
+    )
     (full,), _ = encode_rows([only], INSTRUCTIONS, DataConfig())
     longest = len(full.completions[0].ids)
     (group,), _ = encode_rows([only], INSTRUCTIONS, DataConfig(max_length=longest + 4, too_long="truncate"))
@@ -120,7 +131,10 @@ def test_what_is_left_without_a_trained_token_is_dropped_too() -> None:
     """The prompt's last token is no longer shared, as the other completion merges with it; only that one fits."""
     only = Row("pair", "The ", (Completion("ducks"), Completion("zq")), (1.0, 0.0), Place("t.jsonl", 1))
     rows = [only, sized(2, 1, 1)]
-    assert lines(rows, max_length=2, too_long="truncate")[2] == "dropped 1 of 2 rows: empty completion (t.jsonl:1)"
+    assert (
+        lines(rows, max_length=2, too_long="truncate")[2]
+        == "dropped 1 of 2 rows: no trained token within max_length 2 (t.jsonl:1)"
+    )
 
 
 @pytest.mark.parametrize("too_long", ["drop", "truncate"])
@@ -165,7 +179,7 @@ def test_nothing_left_says_why_and_what_would_help() -> None:
         "no row is left to train on: dropped 1 of 1 rows: empty completion (train.jsonl:1).\n"
         "  Look at the rows named: every row needs a prompt and an answer."
     )
-    with pytest.raises(DataError, match="^no rows to encode"):
+    with pytest.raises(DataError, match=r"^no rows to encode"):
         encode_rows([], CHATML, DataConfig())
 
 
@@ -197,7 +211,7 @@ def test_R15_no_row_and_no_completion_is_lost_without_a_count(
             expected.append((before, *(min(size, max_length - before) for size in kept), row.place.line))
     config = DataConfig(max_length=max_length, too_long=too_long)
     if not expected:
-        with pytest.raises(DataError, match="^no row is left"):
+        with pytest.raises(DataError, match=r"^no row is left"):
             encode_rows(rows, tokenizer, config)
         return
     groups, report = encode_rows(rows, tokenizer, config)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tokenizers import INSTRUCTIONS, LAST_THOUGHT, PLAIN_ROLES, THINKING, bare, chatml, end_of_text, instructions
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from humanline.config import DataConfig
@@ -18,6 +17,7 @@ from humanline.data.encode_report import EncodeReport
 from humanline.data.rows import Completion, EncodedGroup, Kind, Message, Place, Row
 from humanline.data.schema import load_rows
 from humanline.errors import DataError, ModelError
+from small_tokenizers import INSTRUCTIONS, LAST_THOUGHT, PLAIN_ROLES, THINKING, bare, chatml, end_of_text, instructions
 
 OPENING = "<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
@@ -52,7 +52,7 @@ CONVERSATION = (turn("system", "Be brief."), user("Hi"), said("Hello."), user("2
 
 
 def test_R21_the_template_is_applied_once() -> None:
-    """One default system prompt; messages and, with `template: chat`, strings give the same; the line break behind the end goes."""
+    """One default system prompt; messages and, with `template: chat`, strings give the same; no line break behind the end."""
     for prompt, answer, settings in (
         ((user("Hi"),), (said("Hello."),), {}),
         ((user("Hi"),), "Hello.", {}),
@@ -69,8 +69,8 @@ def test_R21_the_template_is_applied_once() -> None:
     data=st.data(),
 )
 def test_R16_every_conversation_decodes_to_its_rendering(contents: list[str], last: bool, data: st.DataObject) -> None:
-    """ChatML spelt out by hand, trained parts and all, for conversations of any length. White space at the start of an answer merges
-    with the line break before it; that token is trained with it."""
+    """ChatML spelt out by hand, trained parts and all, for conversations of any length. White space at the start of an answer
+    merges with the line break before it; that token is trained with it."""
     tokenizer = chatml()
     roles = ["user", *(data.draw(st.sampled_from(["user", "assistant"])) for _ in contents[2:]), "assistant"]
     turns = tuple(turn(role, content) for role, content in zip(roles, contents, strict=True))
@@ -130,7 +130,7 @@ def test_R16_every_conversation_decodes_to_its_rendering(contents: list[str], la
     ids=["chatml", "last thought", "system prompt moves", "no special tokens", "other EOS"],
 )
 def test_chat_trains_on_assistant_turns_only(tokenizer: PreTrainedTokenizerBase, all_turns: str, last_turn: str) -> None:
-    """The system prompt that moves to the last question, and the thought shown in the last answer only, mislead prefix renderings."""
+    """A system prompt that moves to the last question and a thought shown in the last answer only mislead prefix renderings."""
     only = row(CONVERSATION[:2], (*CONVERSATION[2:], user("What follows has no influence.")), kind="chat")
     assert marked(tokenizer, only) == all_turns
     last = marked(tokenizer, only, train_on="last")
@@ -150,7 +150,7 @@ def test_R17_the_template_s_own_bos_is_not_doubled() -> None:
 
 def test_R16_a_generation_prompt_that_is_not_in_the_answer_is_repaired_and_counted() -> None:
     only = row((user("Hi"),), (said("<think>\nhm\n</think>\n\nHello."),), (said("Yes"),))
-    group, report = encode_one(chatml(THINKING), only)
+    _, report = encode_one(chatml(THINKING), only)
     assert report.first_example == f"{OPENING}⟦Hello.<|im_end|>⟧"
     assert report.lines()[2:4] == [
         "1 openings repaired (train.jsonl:3): the template renders the answer without all of its generation prompt",
@@ -158,7 +158,7 @@ def test_R16_a_generation_prompt_that_is_not_in_the_answer_is_repaired_and_count
     ]
     sampled = row((user("Hi"),), Completion("", token_ids=(9, 2)))
     assert chatml().decode(encode_one(chatml(THINKING), sampled)[0].prompt_ids) == f"{OPENING}<think>\n"
-    with pytest.raises(DataError, match=r"^train.jsonl:3: completions with token_ids have no prompt of their own: the template does"):
+    with pytest.raises(DataError, match=r"completions with token_ids have no prompt of their own: the template does not open"):
         encode_one(chatml(THINKING), row((user("Hi"),), Completion("", token_ids=(9, 2)), (said("Yes"),)))
 
 
@@ -244,8 +244,8 @@ CALLS = LAST_THOUGHT.replace("'<|im_end|>\n' }}{% endfor %}", "(message.tool_cal
             chatml(CALLS),
             row((user("Hi"),), (turn("assistant", "", tool_calls="add"), turn("tool", "4"), said("4."))),
             {},
-            "train.jsonl:3: turn 2 cannot be found in the rendered conversation: the template renders its tool calls otherwise when "
-            "turns follow.\n  Use `--rows.train-on last`, or split the conversation.",
+            "train.jsonl:3: turn 2 cannot be found in the rendered conversation: the template renders its tool calls otherwise "
+            "when turns follow.\n  Use `--rows.train-on last`, or split the conversation.",
         ),
         (
             chatml(),
@@ -286,7 +286,7 @@ def test_smollm2_s_own_template(smollm2: PreTrainedTokenizerBase) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [("lf_dpo_en_demo.json", "pair"), ("lf_kto_en_demo.json", "label")])
 def test_real_feedback(real_data: Path, smollm2: PreTrainedTokenizerBase, name: str, kind: Kind) -> None:
-    """300 real rows each: prompt + completion are the tokens of the rendered conversation, one trained end each, prompts whole."""
+    """300 real rows each: prompt + completion decode to the rendered conversation, the completion to the answer and one end."""
     rows, _ = load_rows(real_data / "preference" / name, kind)
     groups, report = encode_rows(rows, smollm2, DataConfig(max_length=100_000))
     assert len(groups) == len(rows) == report.rows_out == 300 and not report.dropped_rows

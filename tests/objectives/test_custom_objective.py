@@ -113,6 +113,7 @@ def test_a_malformed_path_is_named(path: str) -> None:
             "Is its folder on PYTHONPATH?",
         ),
         ("mine:Absent", "objective.path 'mine:Absent': {file} defines no 'Absent'."),
+        ("sys:Absent", "objective.path 'sys:Absent': sys defines no 'Absent'."),
         ("mine:Stranger", "objective.path 'mine:Stranger' is not a subclass of humanline.objectives.Objective."),
         ("mine:number", "objective.path 'mine:number' is not a subclass of humanline.objectives.Objective."),
         ("mine:NoKind", "objective 'mine:NoKind' has kind None: expected one of pair, label, group, chat."),

@@ -17,7 +17,7 @@ import numpy as np
 
 from humanline.config import DataConfig
 from humanline.data.encode_report import Count, EncodeReport
-from humanline.data.fit import Problem, problem_of, truncate
+from humanline.data.fit import Problem, nothing_left, problem_of, truncate
 from humanline.data.render import Rendered, RenderedRow, Renderer
 from humanline.data.rows import EncodedCompletion, EncodedGroup, Place, Row
 from humanline.data.vocabulary import Vocabulary, shared
@@ -225,7 +225,7 @@ class _Encoder:
             longest = max(len(each.ids) for each, problem in zip(completions, problems, strict=True) if problem is None)
             head = self.vocabulary.head(prompt_ids)
             fitted_ids, fitted = truncate(prompt_ids, completions, longest=longest, max_length=max_length, head=head)
-            problems = [old or problem_of(fitted_ids, each, max_length=None) for each, old in zip(fitted, problems, strict=True)]
+            problems = [old or nothing_left(each, max_length=max_length) for each, old in zip(fitted, problems, strict=True)]
         if not self._stays(row, problems):
             return None
         if len(fitted_ids) < len(prompt_ids):

@@ -29,6 +29,13 @@ EMPTY_COMPLETION = Problem("empty completion", "empty completion", REMOVE)
 EMPTY_PROMPT = Problem("empty prompt", "empty prompt and no BOS token, so nothing predicts the first token", REMOVE)
 
 
+def nothing_left(completion: EncodedCompletion, *, max_length: int) -> Problem | None:
+    """A completion of which truncation left no trained token."""
+    if completion.mask.any():
+        return None
+    return Problem("nothing left", f"no trained token within max_length {max_length}", LONGER)
+
+
 def problem_of(prompt_ids: np.ndarray, completion: EncodedCompletion, *, max_length: int | None) -> Problem | None:
     """`max_length` None: length is no problem."""
     before, after = len(prompt_ids), len(completion.ids)

@@ -8,11 +8,13 @@ OUT/report.html    figure, table and settings on one page
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 from humanline.embedded import assets
 from humanline.embedded.jobs import Job, prepare_worker, run
 from humanline.embedded.methods import METHOD_NAMES, METHODS, PROMPTS_PER_STEP, STEPS, MethodName
-from humanline.errors import CheckpointError, ConfigError, TrainingError
+from humanline.errors import CheckpointError, ConfigError, HumanlineError, TrainingError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from humanline.embedded.results import Results
+
+
+MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class DemoConfig:
     seeds: int = 3
     """orders of the data per method, ≥ 1"""
     processes: int | None = None
-    """runs at the same time, ≥ 1, one core each; None = one per core"""
+    """runs at the same time, ≥ 1, one core and half a gigabyte each; None = one per core, at most 8"""
     methods: tuple[MethodName, ...] = METHOD_NAMES
     """what to compare"""
     quick: bool = False
@@ -67,12 +72,13 @@ def run_demo(config: DemoConfig) -> Path:
 
     console, packaged = Console(), assets.verify()
     jobs = plan(config, packaged)
-    prepare(config, jobs)
-    finished = {job: result for job in jobs if (result := job.result()) is not None}
-    before = f", {len(finished)} of them finished before" if finished else ""
-    console.print(f"{len(jobs)} runs in {config.out.resolve()}{before}", highlight=False, soft_wrap=True)
-    run_missing(jobs, finished, console, processes=config.processes or _cores())
-    return _write(_results(config, jobs, finished, packaged), config.out, console)
+    with output_folder(config.out):
+        write_data(config.out, jobs)
+        finished = {job: result for job in jobs if (result := job.result()) is not None}
+        before = f", {len(finished)} of them finished before" if finished else ""
+        console.print(f"{len(jobs)} runs in {config.out.resolve()}{before}", highlight=False, soft_wrap=True)
+        run_missing(jobs, finished, console, processes=config.processes or min(_cores(), MOST_PROCESSES))
+        return _write(_results(config, jobs, finished, packaged), config.out, console)
 
 
 def plan(config: DemoConfig, packaged: dict[str, Any]) -> list[Job]:
@@ -83,25 +89,40 @@ def plan(config: DemoConfig, packaged: dict[str, Any]) -> list[Job]:
     return [Job(method, seed, steps, rows, config.out, fingerprint) for seed in range(config.seeds) for method in chosen]
 
 
-def prepare(config: DemoConfig, jobs: Sequence[Job]) -> None:
-    """Make the output folder and the data files that the jobs read."""
+@contextmanager
+def output_folder(out: Path) -> Iterator[None]:
+    """Make the folder and hold it: two demos in one folder would throw away each other's unfinished runs."""
+    try:
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+        lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise CheckpointError(f"output folder {out} cannot be written: {error}. Choose another --out.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CheckpointError(
+                f"output folder {out} is in use by another demo. Wait for it, or choose another --out."
+            ) from error
+        yield
+
+
+def write_data(out: Path, jobs: Sequence[Job]) -> None:
+    """The files that the jobs read besides the packaged groups."""
     from humanline.embedded.groups import read_groups, write_derived
 
-    try:
-        (config.out / "runs").mkdir(parents=True, exist_ok=True)
-        write_derived(read_groups(assets.GROUPS), config.out / "data", {job.method.data for job in jobs} - {"groups"})
-    except OSError as error:
-        raise CheckpointError(f"output folder {config.out} cannot be written: {error}. Choose another --out.") from error
+    write_derived(read_groups(assets.GROUPS), out / "data", {job.method.data for job in jobs} - {"groups"})
 
 
 def run_missing(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], console: Console, *, processes: int) -> None:
-    """Run what is not in `finished` and add it there. The first error ends it; finished runs stay on disk."""
+    """Run what is not in `finished` and add it there. The first error or Ctrl-C ends it at once; finished runs stay on disk."""
     from humanline.embedded.progress import REFRESH, Progress
 
     missing = [job for job in jobs if job not in finished]
     if not missing:
         return
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(min(processes, len(missing)), mp_context=context, initializer=prepare_worker)
     try:
         waiting: dict[Future[dict[str, Any]], Job] = {executor.submit(run, job): job for job in missing}
@@ -110,7 +131,7 @@ def run_missing(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], consol
                 done, _ = wait(waiting, timeout=REFRESH, return_when=FIRST_COMPLETED)
                 for future in done:
                     job = waiting.pop(future)
-                    finished[job] = future.result()
+                    finished[job] = outcome(job, future)
                     progress.report(job)
                 progress.refresh()
     except BrokenProcessPool as error:
@@ -119,7 +140,18 @@ def run_missing(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], consol
             "with --processes 1."
         ) from error
     finally:
+        if len(finished) < len(jobs):
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()  # or it would finish what it has begun and what is queued for it: minutes
         executor.shutdown(cancel_futures=True)
+
+
+def outcome(job: Job, future: Future[dict[str, Any]]) -> dict[str, Any]:
+    """The result of a run; its error says which run it was."""
+    try:
+        return future.result()
+    except HumanlineError as error:
+        raise TrainingError(f"{job.method.title}, seed {job.seed}: {error}\n  Its log is {job.folder / 'log.txt'}.") from error
 
 
 def _cores() -> int:

@@ -66,7 +66,7 @@ class Job:
 
 
 def prepare_worker() -> None:
-    """One thread per worker. Ctrl-C is the parent's business, and the trainer's while it trains (it then stops at once)."""
+    """One thread per worker; Ctrl-C is the parent's business."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -120,7 +120,7 @@ METHODS: dict[str, Method] = {
         _kto("kto", "KTO offline", lr=3e-4, beta=0.1),
         _kto("kto-humanline", "KTO offline + humanline", lr=1e-3, beta=1.0, k=16),
         _grpo("grpo-unclipped", "GRPO, no clip, no sync", "control", lr=3e-4, epsilon=math.inf),
-        Method("positive-only", "positive-only (SFT on the best of 8)", "control", "positives", 1, 3e-3, {"name": "sft"}),
+        Method("positive-only", "positive-only (best of 8)", "control", "positives", 1, 3e-3, {"name": "sft"}),
     )
 }
 """in the order of the table"""

@@ -31,8 +31,8 @@ code, pre { font: .86rem ui-monospace, monospace }
 pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: .8rem }
 """
 QUICK = "<p><strong>Quick run: it shows that everything works. Its numbers mean nothing.</strong></p>"
-BARS = """Bars: mean over {seeds} orders of the data (seeds). Lines: ± one standard deviation. All runs start from one model and learn
-from one data set, so the spread does not cover another task or another start."""
+BARS = """Bars: mean over {seeds} orders of the data (seeds). Lines: ± one standard deviation. All runs start from one model and
+learn from one data set, so the spread does not cover another task or another start."""
 WIN_RATE = """Win rate: share of held-out prompts where the completion is worth more than one by the start model. The two controls
 show how much comes without any clipping or syncing, and how far imitating the best answers gets."""
 SEARCH = """Everywhere: AdamW (0.9, 0.99), 10 steps of warm-up, gradient norm 1. The learning rate and one further setting of each
@@ -67,9 +67,9 @@ def _introduction(settings: dict[str, Any]) -> str:
     data = settings["data"]
     return (
         f"A model of {settings['parameters']:,} parameters wrote {data['completions']} completions for each of "
-        f"{data['prompts']:,} prompts, and a hidden utility scored them. Every method below starts from that model and trains on this fixed data for "
-        f"{settings['steps']} steps of {settings['prompts_per_step']} prompts; none of them samples again. Measured on "
-        f"{settings['held_out_prompts']:,} other prompts, one completion each at temperature 1."
+        f"{data['prompts']:,} prompts, and a hidden utility scored them. Every method below starts from that model and trains on "
+        f"this fixed data for {settings['steps']} steps of {settings['prompts_per_step']} prompts; none of them samples again. "
+        f"Measured on {settings['held_out_prompts']:,} other prompts, one completion each at temperature 1."
     )
 
 

@@ -87,7 +87,7 @@ def clock(seconds: float | None) -> str:
 def final_table(results: Results) -> Table:
     """What the demo ends with."""
     seeds = results.settings["seeds"]
-    table = Table(title=f"Task score: offline training on one data set, {seeds} order{'s' * (seeds != 1)} of the data")
+    table = Table(title=f"Task score, all offline: mean ± std of {seeds} run{'s' * (seeds != 1)}")
     for title in ("method", "utility", "win rate", "CPU s a run"):
         table.add_column(title, justify="left" if title == "method" else "right")
     table.add_row("start model", f"{results.start_utility:.3f}", "0.500", "", style="dim", end_section=True)

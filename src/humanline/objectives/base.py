@@ -114,7 +114,8 @@ class CustomObjective:
             ) from error
         cls = getattr(module, class_name, None)
         if cls is None:
-            raise ConfigError(f"objective.path {self.path!r}: {module.__file__ or module_name} defines no {class_name!r}.")
+            where = getattr(module, "__file__", None) or module_name
+            raise ConfigError(f"objective.path {self.path!r}: {where} defines no {class_name!r}.")
         if not (isinstance(cls, type) and issubclass(cls, Objective)):
             raise ConfigError(f"objective.path {self.path!r} is not a subclass of humanline.objectives.Objective.")
         kind = getattr(cls, "kind", None)

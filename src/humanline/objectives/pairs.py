@@ -61,7 +61,7 @@ class DPO(Objective):
 
 @dataclass(frozen=True)
 class IPO(Objective):
-    """(R̄_w − R̄_l − 1/(2τ))²,  R̄ the mean of r_t over completion length (Azar et al. 2023, eq. 17; the paper sums, TRL averages)."""
+    """(R̄_w − R̄_l − 1/(2τ))²,  R̄ the mean of r_t over completion length (Azar et al. 2023, eq. 17; length-averaged as in TRL)."""
 
     name: Literal["ipo"] = field(default="ipo", kw_only=True)
     tau: float = 0.1
