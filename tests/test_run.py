@@ -280,11 +280,11 @@ def test_a_full_disk_is_reported_and_older_checkpoints_stay(settings, monkeypatc
     train(whole)
     real = Run._save_model
 
-    def full(self: Run, folder: Path) -> None:
+    def full(self: Run, folder: Path, weights: dict[str, torch.Tensor]) -> None:
         if "step-000006" in folder.name:
             (folder / "model.safetensors").write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        real(self, folder)
+        real(self, folder, weights)
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_save_model", full)

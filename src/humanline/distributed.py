@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -90,6 +91,12 @@ class Workers:
     def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
         """Full weights of the wrapped module, on the main process."""
         return self.accelerator.get_state_dict(module)  # type: ignore[no-any-return]
+
+    def union(self, numbers: dict[bytes, np.ndarray]) -> dict[bytes, np.ndarray]:
+        """Reference log-probs of all processes together."""
+        if self.world == 1:
+            return numbers
+        return {key: values for part in gather_object([numbers]) for key, values in part.items()}
 
     def barrier(self) -> None:
         """Wait for every process."""

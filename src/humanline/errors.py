@@ -34,6 +34,10 @@ class TrainingError(HumanlineError, RuntimeError):
     """Training had to stop: a loss or gradient is not finite, or a step has nothing to train on."""
 
 
+class ScoringError(HumanlineError, RuntimeError):
+    """Scoring had to stop: a server refuses every call, nothing could be scored, or `on_error: raise` met an unscored completion."""
+
+
 class Interrupted(HumanlineError):
     """A signal asked the run to stop; it saved a checkpoint first."""
 

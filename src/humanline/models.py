@@ -124,6 +124,11 @@ def end_of_sequence_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) ->
     return tuple(dict.fromkeys([*ids, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
 
 
+def positions(model: nn.Module) -> int | None:
+    """How many tokens of prompt + completion the model was built for; None where its configuration names no limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]
+
+
 def fingerprint(model: nn.Module, *facts: object) -> str:
     """sha256 over every parameter's name, type and bytes and over `facts` (whatever else changes log-probs, e.g. autocast)."""
     digest = hashlib.sha256(repr(facts).encode())

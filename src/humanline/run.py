@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from humanline import checkpoint, models
 from humanline.config import TrainConfig, validate_for_training
@@ -53,9 +53,10 @@ def train(config: TrainConfig) -> RunResult:
     Raises a `HumanlineError` for anything a user can mend. SIGINT and SIGTERM finish the step, save, and raise `Interrupted`.
     """
     validate_for_training(config)
-    directory = RunDirectory(config)
+    workers = Workers(config)
+    directory = RunDirectory(config, main=workers.main)
+    workers.barrier()
     try:
-        workers = Workers(config)
         say: Callable[[str], None] = print if workers.main else (lambda _: None)
         source = str(directory.newest or config.model)
         tokenizer = models.load_tokenizer(source, config.load)
@@ -114,7 +115,8 @@ class Run:
     def go(self, say: Callable[[str], None]) -> RunResult:
         """Train from step 1 or the newest checkpoint to the end."""
         done = self._restore(say) if self.directory.newest else 0
-        self.directory.write_config(self.config)
+        if self.workers.main:
+            self.directory.write_config(self.config)
         if not done:
             self._first_references()
         trackers = bool(self.config.log.trackers)
@@ -180,43 +182,58 @@ class Run:
         if cache and cache.exists():
             reference.numbers = {**load_numbers(cache), **reference.numbers}
         self.loop.sync(0, lambda steps: watch(steps, "scoring under the starting policy"), keep=True)
+        numbers = self.workers.union(reference.numbers)
         if self.workers.main:
-            save_numbers(self.directory.path / "reference.safetensors", reference.numbers)
+            save_numbers(self.directory.path / "reference.safetensors", numbers)
             if cache:
-                save_numbers(cache, reference.numbers)
+                save_numbers(cache, numbers)
+        self.workers.barrier()
 
     def _start_key(self) -> str:
         return models.fingerprint(self.model, self.config.load.dtype, self.config.load.autocast, self.config.load.attention)
 
     # saving and restoring
 
-    def _save_model(self, folder: Path) -> None:
-        state = {name.removeprefix("model."): value for name, value in self.workers.state_dict(self.loop.module).items()}
-        if self.workers.main:
-            self.model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+    def _save_model(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        self.model.save_pretrained(folder, state_dict=weights)
+        self.tokenizer.save_pretrained(folder)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name.removeprefix("model."): value for name, value in self.workers.state_dict(self.loop.module).items()}
 
     def _save_final(self) -> None:
-        with checkpoint.atomic_directory(self.directory.path / "final") as folder:
-            self._save_model(folder)
+        weights = self._weights()
+        if self.workers.main:
+            with checkpoint.atomic_directory(self.directory.path / "final") as folder:
+                self._save_model(folder, weights)
+        self.workers.barrier()
 
     def _save(self, t: int) -> Path:
+        """A checkpoint after step t. Every process takes part in collecting, the main one writes."""
+        reference = self.loop.reference
         state = {
             "of": self.last,
             "data": self.data_key,
-            "synced_before": self.loop.reference.synced_before if self.loop.reference else None,
+            "synced_before": reference.synced_before if reference else None,
             "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
         }
+        numbers = {}
+        if reference and self.config.sync_every is not None:
+            numbers["reference.safetensors"] = self.workers.union(reference.numbers)
+        if self.evaluation and self.evaluation.reference:
+            numbers["eval-reference.safetensors"] = self.workers.union(self.evaluation.reference.numbers)
+        weights = self._weights()
 
         def parts(folder: Path) -> None:
-            self._save_model(folder)
-            if self.loop.reference and self.config.sync_every is not None:
-                save_numbers(folder / "reference.safetensors", self.loop.reference.numbers)
-            if self.evaluation and self.evaluation.reference:
-                save_numbers(folder / "eval-reference.safetensors", self.evaluation.reference.numbers)
+            self._save_model(folder, weights)
+            for name, part in numbers.items():
+                save_numbers(folder / name, part)
 
-        optimizer = checkpoint.optimizer_tensors(self.loop.optimizer, self.names)
-        return checkpoint.save(self.directory.path, t, self.config.checkpoint.keep, parts=parts, optimizer=optimizer, state=state)
+        if self.workers.main:
+            optimizer = checkpoint.optimizer_tensors(self.loop.optimizer, self.names)
+            checkpoint.save(self.directory.path, t, self.config.checkpoint.keep, parts=parts, optimizer=optimizer, state=state)
+        self.workers.barrier()
+        return checkpoint.path_of(self.directory.path, t)
 
     def _restore(self, say: Callable[[str], None]) -> int:
         """Everything but the weights, which were loaded from the checkpoint already. Returns its step."""

@@ -24,26 +24,32 @@ FREE_ON_RESUME = ("model", "out", "resume", "log", "checkpoint", "device", "micr
 
 
 class RunDirectory:
-    """An open run directory. One process may hold it at a time."""
+    """An open run directory. One run may hold it at a time; of its processes, the main one holds the lock and writes."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, *, main: bool = True) -> None:
         self.path = Path(config.out)
+        self._lock: IO[str] | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] = open(self.path / ".lock", "w")  # noqa: SIM115 (held for the length of the run)
+            if main:
+                self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held for the length of the run)
         except OSError as error:
             raise CheckpointError(f"run directory {self.path} cannot be written: {error}. Choose another --out.") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.close()
-            raise CheckpointError(f"run directory {self.path} is in use by another process. Wait for it, or choose another --out.") from error
+        if self._lock:
+            self._take_lock(self._lock)
         try:
             self.resumed = self._check(config)
         except BaseException:
             self.close()
             raise
         self.steps = checkpoint.steps(self.path) if self.resumed else []
+
+    def _take_lock(self, file: IO[str]) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise CheckpointError(f"run directory {self.path} is in use by another process. Wait for it, or choose another --out.") from error
 
     @property
     def newest(self) -> Path | None:
@@ -83,7 +89,8 @@ class RunDirectory:
 
     def close(self) -> None:
         """Give the directory free."""
-        self._lock.close()
+        if self._lock:
+            self._lock.close()
 
 
 def _differences(saved: TrainConfig, given: TrainConfig) -> list[str]:

@@ -118,6 +118,15 @@ def test_R14_truncation_cuts_the_prompt_s_start_before_it_cuts_completions() -> 
     assert (group.prompt_ids.tolist(), group.completions[0].ids.tolist()) == ([Z], [Z, Z])
 
 
+def test_truncation_keeps_a_bos_that_only_the_template_puts() -> None:
+    """SmolLM2 declares a BOS that its tokenizer never adds; here the prompt of 8 tokens spells it out."""
+    tokenizer = chatml()
+    tokenizer.bos_token = "<|im_start|>"
+    only = Row("label", "<|im_start|>zzzzzzq", (Completion("z"),), (1.0,), Place("t.jsonl", 1))
+    (group,), _ = encode_rows([only], tokenizer, DataConfig(max_length=5, too_long="truncate"))
+    assert tokenizer.decode(group.prompt_ids) == "<|im_start|>zq"
+
+
 def test_truncation_cuts_log_probs_and_masks_with_the_tokens() -> None:
     sampled = Completion("", token_ids=(9, 10, 11, 2), logps=(-1.0, -2.0, -3.0, -4.0))
     only = Row("group", "zzzz", (sampled,), (1.0,), Place("t.jsonl", 1))
@@ -198,7 +207,7 @@ def test_R15_no_row_and_no_completion_is_lost_without_a_count(
     tokenizer, lead, z = (INSTRUCTIONS, 1, "<unk>") if bos else (CHATML, 0, "z")
     rows = []
     for number, (kind, prompt, completions) in enumerate(shapes):
-        row = sized(prompt, *(completions if kind == "group" else completions[:1]), kind=kind, line=number)
+        row = sized(prompt, *(completions if kind in ("group", "pair") else completions[:1]), kind=kind, line=number)
         ids = tuple(Completion("", token_ids=(*[5] * (size - 1), 2) if size else ()) for size in map(_size, row.completions))
         rows.append(Row(kind, z * prompt, ids, row.feedback, row.place))
     expected = []

@@ -17,7 +17,7 @@ from humanline.data.encode_report import EncodeReport
 from humanline.data.rows import Completion, EncodedGroup, Kind, Message, Place, Row
 from humanline.data.schema import load_rows
 from humanline.errors import DataError, ModelError
-from small_tokenizers import INSTRUCTIONS, LAST_THOUGHT, PLAIN_ROLES, THINKING, bare, chatml, end_of_text, instructions
+from small_tokenizers import CHATML, INSTRUCTIONS, LAST_THOUGHT, PLAIN_ROLES, THINKING, bare, chatml, end_of_text, instructions
 
 OPENING = "<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
@@ -132,7 +132,8 @@ def test_R16_every_conversation_decodes_to_its_rendering(contents: list[str], la
 def test_chat_trains_on_assistant_turns_only(tokenizer: PreTrainedTokenizerBase, all_turns: str, last_turn: str) -> None:
     """A system prompt that moves to the last question and a thought shown in the last answer only mislead prefix renderings."""
     only = row(CONVERSATION[:2], (*CONVERSATION[2:], user("What follows has no influence.")), kind="chat")
-    assert marked(tokenizer, only) == all_turns
+    _, report = encode_one(tokenizer, only)
+    assert report.first_example == all_turns and report.cut_after_end.number == 0
     last = marked(tokenizer, only, train_on="last")
     assert last.replace("⟦", "").replace("⟧", "") == all_turns.replace("⟦", "").replace("⟧", "")
     assert last.endswith(last_turn) and last.count("⟦") == 1
@@ -156,6 +157,8 @@ def test_R16_a_generation_prompt_that_is_not_in_the_answer_is_repaired_and_count
         "1 openings repaired (train.jsonl:3): the template renders the answer without all of its generation prompt",
         "1 answers altered (train.jsonl:3): the template left out or changed part of them",
     ]
+    spaced = chatml(CHATML.replace("message.content", "message.content | replace('\n\n', '\n')"))
+    assert encode_one(spaced, row((user("Hi"),), (said("a\n\nb"),)))[1].altered_answers.number == 0, "white space aside"
     sampled = row((user("Hi"),), Completion("", token_ids=(9, 2)))
     assert chatml().decode(encode_one(chatml(THINKING), sampled)[0].prompt_ids) == f"{OPENING}<think>\n"
     with pytest.raises(DataError, match=r"completions with token_ids have no prompt of their own: the template does not open"):
@@ -177,13 +180,24 @@ def test_a_cut_answer_gets_no_end() -> None:
     assert marked(chatml(), row((user("Hi"),), (said("Hello<|im_end|>"),))) == f"{OPENING}⟦Hello<|im_end|>⟧"
 
 
+def test_R19_a_declared_end_that_is_no_special_token_closes_turns() -> None:
+    tokenizer = bare()
+    tokenizer.add_tokens(["<end>"])
+    tokenizer.chat_template = CHATML.replace("<|im_end|>", "<end>")
+    only = row((user("Hi"),), (said("Hello."),))
+    (group,), report = encode_rows([only], tokenizer, DataConfig(), eos_ids=(len(tokenizer) - 1,))
+    assert tokenizer.decode(group.completions[0].ids) == "Hello.<end>" and report.cut_after_end.number == 0
+    (group,), report = encode_rows([only], tokenizer, DataConfig())
+    assert tokenizer.decode(group.completions[0].ids) == "Hello.<end>\n" and report.without_end.number == 1
+
+
 def test_answers_of_several_turns_train_the_assistant_s() -> None:
     turns = (said("2 + 2?"), turn("tool", "4"), said("4."))
     group, report = encode_one(chatml(), row((user("Hi"),), turns, (said("Yes"), user("Really?"))))
     assert report.first_example == (
         f"{OPENING}⟦2 + 2?<|im_end|>⟧\n<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n⟦4.<|im_end|>⟧"
     )
-    assert chatml().decode(group.completions[1].ids) == "Yes<|im_end|>"
+    assert chatml().decode(group.completions[1].ids) == "Yes<|im_end|>" and report.cut_after_end.number == 0
 
 
 def test_a_conversation_may_start_with_the_assistant() -> None:

@@ -110,7 +110,7 @@ class _Encoder:
 
     def _tokens(self, row: Row, texts: RenderedRow, ids: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[EncodedCompletion]]:
         """Find the seam: the shared prompt is the shortest that any completion leaves intact."""
-        prompt_ids = ids[texts.prompt]
+        prompt_ids = self._prompt(row, texts, ids[texts.prompt])
         seams = [len(prompt_ids) if whole is None else shared(prompt_ids, ids[whole.text]) for whole in texts.wholes]
         start = min(seams)
         if start < len(prompt_ids):
@@ -127,6 +127,26 @@ class _Encoder:
             for number, (whole, seam) in enumerate(zip(texts.wholes, seams, strict=True))
         ]
         return prompt_ids[:start], completions
+
+    def _prompt(self, row: Row, texts: RenderedRow, rendered: np.ndarray) -> np.ndarray:
+        """The stored ids of a prompt whose completions are the sampler's own ids, else those of its text."""
+        if row.prompt_ids is None or any(whole is not None for whole in texts.wholes):
+            return rendered
+        stored = self._known(row, "prompt_ids hold", row.prompt_ids)
+        if not np.array_equal(stored, rendered):
+            _add(self._counts, "stored_prompts", row.place)
+        return stored.astype(np.int32)
+
+    def _known(self, row: Row, what: str, token_ids: Sequence[int]) -> np.ndarray:
+        """Stored ids as int64 [T], all of them within the vocabulary."""
+        ids = np.array(token_ids, np.int64)
+        wrong = ids[(ids < 0) | (ids >= self.vocabulary.size)]
+        if len(wrong):
+            raise DataError(
+                f"{row.place}: {what} token id {wrong[0]}. Expected 0 to {self.vocabulary.size - 1}.\n"
+                "  It was sampled with another tokenizer: leave token_ids and log-probs out, so that its text is tokenized."
+            )
+        return ids
 
     def _written(
         self, row: Row, number: int, whole: Rendered, tokens: Mapping[str, np.ndarray], *, start: int, seam: int
@@ -160,19 +180,17 @@ class _Encoder:
     def _sampled(self, row: Row, number: int) -> EncodedCompletion:
         """A completion given as the sampler's own ids: taken as they are, up to the first that ends it."""
         completion = row.completions[number]
-        ids = np.array(completion.token_ids, np.int64)
-        wrong = ids[(ids < 0) | (ids >= self.vocabulary.size)]
-        if len(wrong):
-            raise DataError(
-                f"{row.place}: completion {number + 1} has token id {wrong[0]}. Expected 0 to {self.vocabulary.size - 1}.\n"
-                "  It was sampled with another tokenizer: leave token_ids and log-probs out, so that its text is tokenized."
-            )
+        assert completion.token_ids is not None, "the renderer leaves only such completions unrendered"
+        ids = self._known(row, f"completion {number + 1} has", completion.token_ids)
         logps = None if completion.logps is None else _finite_logps(row, number)
         if logps is not None and len(logps) != len(ids):
             raise DataError(
                 f"{row.place}: completion {number + 1} has {len(logps)} log-probs for {len(ids)} token_ids. Expected one each.\n"
                 f"  Store both from the same sampler. {WITHOUT_LOGPS}"
             )
+        if logps is not None and completion.transform != (1.0, 1.0):
+            _add(self._counts, "transformed_logps", row.place)
+            logps = None
         stop, ended = self._stop(row, ids, start=0, turn_end=False)
         if completion.finished is not False and not ended and self.config.eos:
             _add(self._counts, "without_end", row.place)

@@ -32,6 +32,8 @@ COUNTED = {
     "cut_after_end": ("completions cut", "something followed their end-of-sequence token"),
     "without_end": ("completions unended", "finished, but no end-of-sequence token is known or stored"),
     "ends_without_logp": ("ends left out", "the end-of-sequence token has no stored log-prob"),
+    "stored_prompts": ("prompts as sampled", "their stored prompt_ids differ from their text: cut, or under another template"),
+    "transformed_logps": ("completions' log-probs left out", "taken under a temperature or top_p; a scoring pass replaces them"),
 }
 """The fields of `EncodeReport` that count unusual but usable cases: name and explanation in words."""
 
@@ -70,6 +72,9 @@ class EncodeReport:
     without_end: Count = Count()
     ends_without_logp: Count = Count()
     """completions stored with a log-prob for every token but the end token, which was left out"""
+    stored_prompts: Count = Count()
+    transformed_logps: Count = Count()
+    """completions whose log-probs are those of the sampler's temperature and top_p, not of the policy itself (R10)"""
 
     def lines(self) -> list[str]:
         """For printing: what happened, a line each with its first place; then, in one line, what did not."""

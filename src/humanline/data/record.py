@@ -26,6 +26,7 @@ LIST_COLUMNS = (
     "messages",
     "conversations",
     "history",
+    "prompt_ids",
     "completions",
     "rewards",
     "token_ids",

@@ -71,8 +71,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._config = config
         self._end_texts = end_texts
-        longest_first = sorted(end_texts, key=len, reverse=True)
-        self._end_after = re.compile(rf"\s*(?:{'|'.join(map(re.escape, longest_first))})" if end_texts else "")
+        self._end_after = re.compile(rf"\s*(?:{'|'.join(map(re.escape, end_texts))})" if end_texts else "")
 
     def __call__(self, row: Row) -> RenderedRow:
         """Raises `DataError` for turns that the template refuses, `ModelError` when there is no template."""
@@ -98,13 +97,13 @@ class Renderer:
         return self._conversations(row, prompt, answers)
 
     def _split_chat(self, place: Place, turns: Turns) -> tuple[Turns, Turns]:
-        """Before and from the first (`train_on: all`) or the last assistant turn; what follows the last one has no influence."""
+        """Before and from the first (`train_on: all`) or the last assistant turn."""
         trained = [number for number, turn in enumerate(turns) if is_assistant(turn)]
         if not trained:
             roles = ", ".join(str(turn["role"]) for turn in turns)
             raise DataError(f"{place}: no assistant turn to train on (roles: {roles}).\n  Take the row out of the data.")
         start = trained[-1] if self._config.train_on == "last" else trained[0]
-        return turns[:start], up_to_last_answer(turns[start:])
+        return turns[:start], turns[start:]
 
     def _conversations(self, row: Row, prompt: Turns, answers: Sequence[Turns | None]) -> RenderedRow:
         """Render the prompt alone, then each answer with it."""
@@ -208,7 +207,10 @@ class Renderer:
 
 
 def _join(place: Place, prompt: Turns, answer: Turns, *, prefilled: bool) -> Turns:
-    """Prompt and answer as one conversation; `prefilled`: the answer's first turn continues the prompt's last one."""
+    """Prompt and answer as one conversation; `prefilled`: the answer's first turn continues the prompt's last one.
+
+    What follows the last assistant turn has no influence and is left out.
+    """
     if not answer or not is_assistant(answer[0]):
         roles = ", ".join(str(turn["role"]) for turn in answer)
         raise DataError(

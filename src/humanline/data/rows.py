@@ -46,6 +46,8 @@ class Completion:
     """natural-log probability of each of `token_ids` under the policy that sampled them, nats"""
     finished: bool | None = None
     """False: cut by a length limit, so no end-of-sequence token belongs after it. None: unknown, taken as finished."""
+    transform: tuple[float, float] = (1.0, 1.0)
+    """(temperature, top_p) that `logps` are taken under"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Row:
     completions: tuple[Completion, ...]
     feedback: tuple[float | None, ...]
     place: Place
+    prompt_ids: tuple[int, ...] | None = None
+    """the ids that the completions were sampled from, used instead of tokenizing `prompt` where all of them have `token_ids`"""
 
 
 @dataclass(frozen=True)

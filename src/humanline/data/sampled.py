@@ -1,7 +1,8 @@
-"""What a sampler stored beside its completions: token ids, log-probs, and whether each came to its own end."""
+"""What a sampler stored beside its completions: token ids, log-probs and what they mean, and whether each came to its own end."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from humanline.data.record import Record, shown
@@ -31,6 +32,26 @@ def sampled_details(record: Record, count: int) -> list[dict[str, Any]]:
             )
         details.append({"token_ids": token_ids, "logps": logprobs, "finished": _finished(record, index, count)})
     return details
+
+
+def prompt_ids(record: Record) -> tuple[int, ...] | None:
+    """The ids that the completions were sampled from; None = not stored."""
+    return _numbers(record, "prompt_ids", record.values.get("prompt_ids"), whole=True)
+
+
+def logps_transform(record: Record) -> tuple[float, float]:
+    """(temperature, top_p) that the row's log-probs are taken under: `sampler.logprobs`, as `humanline sample` writes it.
+
+    Rows without it are taken to hold the policy's own log-probs, (1, 1).
+    """
+    sampler = record.values.get("sampler")
+    meaning = sampler.get("logprobs") if isinstance(sampler, Mapping) else None
+    if not isinstance(meaning, Mapping):
+        return (1.0, 1.0)
+    return (
+        record.number("sampler.logprobs.temperature", meaning.get("temperature")),
+        record.number("sampler.logprobs.top_p", meaning.get("top_p")),
+    )
 
 
 def per_completion(record: Record, name: str, count: int) -> list[Any]:

@@ -83,7 +83,7 @@ def parse_rows(
                 "A file holds rows of one kind: complete this row, or move it to another file.",
             )
         if shape is SCORED:
-            scored.setdefault(repr(row.prompt), []).append(row)
+            scored.setdefault(repr((row.prompt, row.prompt_ids)), []).append(row)
         else:
             yield row
     for rows in scored.values():

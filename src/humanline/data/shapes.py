@@ -6,7 +6,7 @@ A record has one *answer shape*; the first that fits decides:
 |---|---|---|
 | preference | `chosen` and `rejected` | pair |
 | compared | `output_A`, `output_B`, `label` (1: A is better, 0: B is), as HALOs writes | pair |
-| group | `completions` and `rewards` [`token_ids` or `completion_ids`, `logprobs`, `finished` or `finish_reason`] | group |
+| group | `completions` and `rewards` [`token_ids` or `completion_ids`, `prompt_ids`, `logprobs`, `finished` or `finish_reason`] | group |
 | labelled | `label` or `kto_tag`, with `completion` or `output` or the last assistant turn of `messages` | label |
 | scored | `reward`, with `completion` or `output` or the last assistant turn of `messages`; gathered by prompt | group |
 | chat | `completion` or `output`, or `messages` whole | chat |
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from humanline.data.notes import Notes
 from humanline.data.record import EXAMPLES, Record, shown
 from humanline.data.rows import Completion, Kind, Row
-from humanline.data.sampled import DETAILS, per_completion, sampled_details
+from humanline.data.sampled import DETAILS, logps_transform, per_completion, prompt_ids, sampled_details
 from humanline.data.texts import COMPLETION, CONVERSATION, Texts, answered, conversation, separate, with_prompt
 from humanline.data.turns import is_assistant, text_or_turns
 
@@ -142,10 +142,14 @@ def note_unused(record: Record, notes: Notes) -> None:
 
 
 def _row(record: Record, kind: Kind, texts: Texts, feedback: tuple[float | None, ...], sampled: Record | None = None) -> Row:
-    count = len(texts.answers)
-    details = sampled_details(sampled, count) if sampled is not None else [{}] * count
-    completions = tuple(Completion(text, **detail) for text, detail in zip(texts.answers, details, strict=True))
-    return Row(kind, texts.prompt, completions, feedback, record.place)
+    if sampled is None:
+        return Row(kind, texts.prompt, tuple(Completion(text) for text in texts.answers), feedback, record.place)
+    transform = logps_transform(record)
+    completions = tuple(
+        Completion(text, transform=transform, **detail)
+        for text, detail in zip(texts.answers, sampled_details(sampled, len(texts.answers)), strict=True)
+    )
+    return Row(kind, texts.prompt, completions, feedback, record.place, prompt_ids(record))
 
 
 def _label(record: Record, name: str) -> float:
