@@ -71,7 +71,9 @@ def measure(method: str, model_name: str, steps: int) -> dict[str, float]:
     module = TokenLogps(model)
     module, optimizer = workers.prepare(module, adamw(module, config.optimizer))
     feed = Feed(groups, Plan(4, 4, 0, True), config.micro_batch_tokens, False)
-    loop = Loop(config, objective, module, optimizer, workers, feed, Reference(sync_every) if objective.reference else None, steps)
+    loop = Loop(
+        config, objective, module, optimizer, workers, feed, Reference(sync_every) if objective.reference else None, steps
+    )
     if loop.reference:
         loop.sync(0)
     started = time.process_time()

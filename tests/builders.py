@@ -99,7 +99,9 @@ def loop(model: torch.nn.Module, data: list[EncodedGroup], settings: TrainConfig
     return Loop(settings, settings.objective, module, optimizer, workers, feed, reference, last)
 
 
-def train(model: torch.nn.Module, data: list[EncodedGroup], settings: TrainConfig, steps: int, last: int | None = None) -> list[dict]:
+def train(
+    model: torch.nn.Module, data: list[EncodedGroup], settings: TrainConfig, steps: int, last: int | None = None
+) -> list[dict]:
     """Metrics of the first `steps` of a run of `last`."""
     made = loop(model, data, settings, last or steps)
     if made.reference:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import VOCABULARY, save_model, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from builders import VOCABULARY, save_model, tiny_llama
 from humanline import checkpoint, configfile
 from humanline.config import CheckpointConfig, EvalConfig, LogConfig, OptimizerConfig, TrainConfig
 from humanline.errors import CheckpointError, DataError, Interrupted, ModelError, TrainingError
@@ -44,7 +44,9 @@ def write_rows(path: Path, kind: str, count: int = 14, seed: int = 0) -> str:
         elif kind == "label":
             rows.append({"prompt": prompt, "completion": text(), "label": rng.random() < 0.5})
         elif kind == "group":
-            rows.append({"prompt": prompt, "completions": [text() for _ in range(3)], "rewards": [rng.random() for _ in range(3)]})
+            rows.append(
+                {"prompt": prompt, "completions": [text() for _ in range(3)], "rewards": [rng.random() for _ in range(3)]}
+            )
         else:
             rows.append({"prompt": prompt, "completion": text()})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -116,7 +118,13 @@ def stop_before(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "limit", "sync_every"),
-    [(DPO(), Clip(-0.3, 0.3), 3), (KTO(), Reject(), 3), (GRPO(beta=0.1), Clip(), 5), (GRPO(beta=0.1), Off(), None), (SFT(), Off(), None)],
+    [
+        (DPO(), Clip(-0.3, 0.3), 3),
+        (KTO(), Reject(), 3),
+        (GRPO(beta=0.1), Clip(), 5),
+        (GRPO(beta=0.1), Off(), None),
+        (SFT(), Off(), None),
+    ],
     ids=["dpo", "kto-reject", "grpo", "grpo-plain", "sft"],
 )
 def test_R4_resuming_at_every_step_equals_never_stopping(settings, monkeypatch, objective, limit, sync_every):
@@ -135,13 +143,17 @@ def test_R4_resuming_at_every_step_equals_never_stopping(settings, monkeypatch, 
 
 def test_a_run_directory_holds_what_it_promises(settings, tmp_path: Path):
     """config.yaml loads back, a metrics line per step, newest checkpoints only, final/ loads and generates in transformers."""
-    config = settings(checkpoint=CheckpointConfig(every=4, keep=1), eval=EvalConfig(data=write_rows(tmp_path / "held.jsonl", "pair", 5, seed=9)))
+    config = settings(
+        checkpoint=CheckpointConfig(every=4, keep=1), eval=EvalConfig(data=write_rows(tmp_path / "held.jsonl", "pair", 5, seed=9))
+    )
     result = train(config)
     run = Path(config.out)
     assert configfile.load_config(run / "config.yaml") == config
     rows = lines(run)
     assert [row["step"] for row in rows] == list(range(1, 13)) and result.steps == 12
-    assert {"loss", "grad_norm", "lr", "clipped_low", "clipped_high", "log_ratio_std", "reference_age", "tokens"} <= rows[0].keys()
+    assert {"loss", "grad_norm", "lr", "clipped_low", "clipped_high", "log_ratio_std", "reference_age", "tokens"} <= rows[
+        0
+    ].keys()
     assert [row["reference_age"] for row in rows] == [0, 1, 2, 1, 2, 3, 1, 2, 3, 1, 2, 3]
     assert "eval_loss" in rows[-1] and "eval_reward_accuracy" in rows[-1] and "eval_loss" not in rows[0]
     assert checkpoint.steps(run) == [8]
@@ -184,7 +196,10 @@ def test_a_signal_saves_and_the_run_goes_on(settings):
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, t)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted, match=r"stopped after step 5 of 12; saved .*step-000005") as caught:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(Interrupted, match=r"stopped after step 5 of 12; saved .*step-000005") as caught,
+    ):
         patch.setattr(Loop, "step", signalled)
         train(config)
     assert caught.value.signal == signal.SIGTERM
@@ -227,7 +242,7 @@ def test_two_runs_on_one_directory_are_refused(settings):
     real = Loop.step
 
     def nested(self: Loop, t: int) -> dict:
-        with pytest.raises(CheckpointError, match="in use by another process"):
+        with pytest.raises(CheckpointError, match=r"in use by another process"):
             train(config)
         inside.append("tried")
         return real(self, t)
@@ -254,7 +269,7 @@ def test_R4_a_resume_with_other_settings_data_or_model_is_refused(settings, monk
         train(again.replace(data=write_rows(tmp_path / "other.jsonl", "pair", seed=5)))
     newest = checkpoint.path_of(Path(config.out), 4)
     (newest / "optimizer.safetensors").rename(newest / "elsewhere")
-    with pytest.raises(CheckpointError, match="optimizer.safetensors"):
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors"):
         train(again)
     (newest / "elsewhere").rename(newest / "optimizer.safetensors")
     (newest / "reference.safetensors").write_bytes(b"torn")
@@ -288,7 +303,9 @@ def test_a_full_disk_is_reported_and_older_checkpoints_stay(settings, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_save_model", full)
-        with pytest.raises(CheckpointError, match=r"step-000006 could not be written: .*No space left.*Earlier checkpoints are untouched"):
+        with pytest.raises(
+            CheckpointError, match=r"step-000006 could not be written: .*No space left.*Earlier checkpoints are untouched"
+        ):
             train(config)
     assert checkpoint.steps(Path(config.out)) == [3]
     assert sorted(entry.name for entry in (Path(config.out) / "checkpoints").iterdir()) == ["step-000003"]

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
-from builders import VOCABULARY, groups, tiny_gpt2, tiny_llama
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
+from builders import VOCABULARY, groups, tiny_gpt2, tiny_llama
 from humanline import token_logps
 from humanline.data.batch import Bundle, bundle, collate
 from humanline.errors import ModelError

@@ -1,10 +1,10 @@
 """Checkpoints: everything the next step depends on, written atomically, with nothing in them that could run code.
 
-    RUN/checkpoints/step-000012/   a Hugging Face model directory, plus
-        optimizer.safetensors      AdamW's averages and step counts by parameter name
-        reference.safetensors      pending reference numbers (absent when the reference is fixed: RUN/reference.safetensors)
-        eval-reference.safetensors the starting policy's log-probs of held-out rows
-        state.json                 step, sync position, and what the run was started on
+RUN/checkpoints/step-000012/   a Hugging Face model directory, plus
+    optimizer.safetensors      AdamW's averages and step counts by parameter name
+    reference.safetensors      pending reference numbers (absent when the reference is fixed: RUN/reference.safetensors)
+    eval-reference.safetensors the starting policy's log-probs of held-out rows
+    state.json                 step, sync position, and what the run was started on
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
     for key, value in tensors.items():
         part, _, name = key.partition(".")
         if name not in number_of:
-            raise CheckpointError(f"{folder}/optimizer.safetensors holds {name!r}, which this model has not: it belongs to another model.")
+            raise CheckpointError(
+                f"{folder}/optimizer.safetensors holds {name!r}, which this model has not: it belongs to another model."
+            )
         state.setdefault(number_of[name], {})[part] = value
     if tensors and len(state) != len(names):
         missing = next(name for name in names if number_of[name] not in state)

@@ -29,7 +29,9 @@ class Workers:
             project_config=ProjectConfiguration(project_dir=config.out, logging_dir=config.out),
         )
         if config.device not in ("auto", self.device.type):
-            raise ConfigError(f"device is {config.device}: this process got {self.device.type}. Use --device auto or one that is there.")
+            raise ConfigError(
+                f"device is {config.device}: this process got {self.device.type}. Use --device auto or one that is there."
+            )
 
     @property
     def rank(self) -> int:
@@ -54,7 +56,7 @@ class Workers:
 
     def unwrap(self, module: nn.Module) -> nn.Module:
         """The module that `prepare` was given."""
-        return self.accelerator.unwrap_model(module)  # type: ignore[no-any-return]
+        return self.accelerator.unwrap_model(module)
 
     def sum(self, values: Sequence[float | Tensor]) -> Tensor:
         """Element-wise sum over processes, float64 on the CPU (float32 on devices without it)."""
@@ -86,11 +88,11 @@ class Workers:
 
     def clip(self, parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
         """Scale gradients to a global L2 norm of at most `max_norm`; returns the norm before."""
-        return self.accelerator.clip_grad_norm_(list(parameters), float("inf") if max_norm is None else max_norm)  # type: ignore[no-any-return]
+        return self.accelerator.clip_grad_norm_(list(parameters), float("inf") if max_norm is None else max_norm)
 
     def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
         """Full weights of the wrapped module, on the main process."""
-        return self.accelerator.get_state_dict(module)  # type: ignore[no-any-return]
+        return self.accelerator.get_state_dict(module)
 
     def union(self, numbers: dict[bytes, np.ndarray]) -> dict[bytes, np.ndarray]:
         """Reference log-probs of all processes together."""

@@ -65,7 +65,8 @@ def adamw(module: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
         {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, betas=config.betas, eps=config.eps)
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def needs_reference(config: TrainConfig, objective: Objective, groups: Iterable[EncodedGroup]) -> bool:
@@ -169,7 +170,7 @@ class Loop:
         return _averages(self.workers.merge(metrics))
 
     def _logps(self, micro_batch: MicroBatch) -> Tensor:
-        return self.module(**micro_batch.to(self.workers.device).inputs)  # type: ignore[no-any-return]
+        return self.module(**micro_batch.to(self.workers.device).inputs)
 
     def _reference(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(what the ratio is taken against, what the KL is taken against), each [B, T] in nats on the device."""
@@ -198,7 +199,9 @@ class Loop:
             perceived = self._perceive(ratio_BT, micro_batch, "limit mismatched", t)
             sums.append(sequence_sum(perceived.ratio_BT, micro_batch.mask_BT).double().sum())
         count = sum(len(micro_batch.sequences) for micro_batch in work.mismatched)
-        total_sum, pairs = self.workers.sum([torch.stack([torch.as_tensor(value).cpu().double() for value in sums]).sum(), float(count)])
+        total_sum, pairs = self.workers.sum(
+            [torch.stack([torch.as_tensor(value).cpu().double() for value in sums]).sum(), float(count)]
+        )
         return (total_sum / pairs.clamp(min=1)).clamp(min=0).float().to(self.workers.device)
 
     def _gradients(self, work: Work, references: list[tuple[Tensor, Tensor]], kl: Tensor, t: int) -> Metrics:
@@ -299,6 +302,7 @@ def _averages(totals: dict[str, tuple[float, float]]) -> dict[str, float]:
 def _not_finite(t: int, loss: float, grad_norm: float, work: Work) -> str:
     places = [sequence.row + 1 for micro_batch in work.train for sequence in micro_batch.sequences]
     return (
-        f"step {t}: loss {loss}, gradient norm {grad_norm}; expected finite numbers. Stopped before the update, so the weights are those "
-        f"of step {t - 1}. The step held data rows {sorted(set(places))[:8]}…. Lower --optimizer.lr, or use float32 (--load.dtype, --load.autocast)."
+        f"step {t}: loss {loss}, gradient norm {grad_norm}; expected finite numbers. Stopped before the update, so the weights are "
+        f"those of step {t - 1}. The step held data rows {sorted(set(places))[:8]}…. Lower --optimizer.lr, or use float32 "
+        "(--load.dtype float32 --load.autocast off)."
     )

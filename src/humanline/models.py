@@ -46,7 +46,9 @@ def load_tokenizer(name: str, config: ModelConfig = ModelConfig()) -> PreTrained
 
     source, extra = _source(name)
     try:
-        return AutoTokenizer.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code, **extra)
+        return AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code, **extra
+        )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"tokenizer of model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
 
@@ -60,7 +62,7 @@ def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedMod
     source, extra = _source(name)
     arguments = {"attn_implementation": config.attention} if config.attention else {}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=getattr(torch, config.dtype),
             revision=config.revision,
@@ -89,7 +91,7 @@ def _forget_quantization(model: PreTrainedModel) -> PreTrainedModel:
     for attribute in ("hf_quantizer", "quantization_method"):
         if getattr(model, attribute, None) is not None:
             setattr(model, attribute, None)
-    model.is_quantized = False
+    vars(model)["is_quantized"] = False
     return model
 
 
@@ -100,7 +102,9 @@ def _first_line(error: Exception) -> str:
 def _next_move(name: str) -> str:
     if "/" in name.strip("/") and not Path(name).exists() and name.count("/") == 1 and not name.startswith((".", "/")):
         return "Expected a local directory or a hub name; without network only local directories work. Check the spelling."
-    return "Expected a directory with config.json, weights and tokenizer, a hub name such as Qwen/Qwen2.5-0.5B-Instruct, or smollm2."
+    return (
+        "Expected a directory with config.json, weights and tokenizer, a hub name such as Qwen/Qwen2.5-0.5B-Instruct, or smollm2."
+    )
 
 
 def disable_dropout(model: nn.Module) -> int:
@@ -135,5 +139,5 @@ def fingerprint(model: nn.Module, *facts: object) -> str:
     for name, parameter in model.named_parameters():
         value = parameter.detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.flatten().view(torch.uint8).numpy())
+        digest.update(value.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

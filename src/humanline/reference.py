@@ -113,7 +113,9 @@ def load_numbers(path: Path) -> Numbers:
             metadata = file.metadata() or {}
             keys, lengths, logps = (file.get_tensor(name) for name in ("keys", "lengths", "logps"))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: reference log-probs cannot be read ({error}). Delete the file to have them computed again.") from error
+        raise CheckpointError(
+            f"{path}: reference log-probs cannot be read ({error}). Delete the file to have them computed again."
+        ) from error
     if metadata.get("format") != FORMAT or lengths.sum() != len(logps) or keys.shape != (len(lengths), 32):
         raise CheckpointError(f"{path}: not a file of reference log-probs. Delete or move it to have them computed again.")
     pieces = np.split(logps, np.cumsum(lengths)[:-1]) if len(lengths) else []

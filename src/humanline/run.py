@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from humanline import checkpoint, models
@@ -93,8 +94,8 @@ class Run:
         self.data_key = content_key(data.training)
         plan = Plan(len(data.training), config.batch_size, config.seed, config.rows.shuffle)
         self.last = plan.total_steps(config.steps, config.epochs)
-        module = TokenLogps(model)
-        optimizer = adamw(module, config.optimizer)
+        module: nn.Module = TokenLogps(model)
+        optimizer: torch.optim.Optimizer = adamw(module, config.optimizer)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         self.names = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
         module, optimizer = workers.prepare(module, optimizer)
@@ -123,7 +124,11 @@ class Run:
         if trackers:
             self.workers.accelerator.init_trackers(self.config.log.project, config=_flat(self.config))
         every = self.config.log.every if self.workers.main else 0
-        log = MetricsLog(self.directory.path / "metrics.jsonl", every=every, total=self.last, done=done) if self.workers.main else None
+        log = (
+            MetricsLog(self.directory.path / "metrics.jsonl", every=every, total=self.last, done=done)
+            if self.workers.main
+            else None
+        )
         line: dict[str, Any] = {}
         try:
             with interruptions() as interrupted:
@@ -141,7 +146,9 @@ class Run:
                 self.workers.accelerator.end_training()
         self._save_final()
         seconds = {what: round(value, 3) for what, value in self.loop.clock.seconds.items()}
-        say(f"done: {self.directory.path / 'final'}  ({', '.join(f'{what} {duration(value)}' for what, value in seconds.items())})")
+        say(
+            f"done: {self.directory.path / 'final'}  ({', '.join(f'{what} {duration(value)}' for what, value in seconds.items())})"
+        )
         return RunResult(self.directory.path, self.last, line, seconds)
 
     def _step(self, t: int) -> dict[str, Any]:
@@ -160,7 +167,9 @@ class Run:
         stop = self.workers.most(max(interrupted, default=0))
         if stop and t < self.last:
             path = self._save(t)
-            raise Interrupted(f"stopped after step {t} of {self.last}; saved {path}. Go on with --resume --out {self.config.out}", stop)
+            raise Interrupted(
+                f"stopped after step {t} of {self.last}; saved {path}. Go on with --resume --out {self.config.out}", stop
+            )
         if every and t % every == 0 and t < self.last:
             self._save(t)
 
@@ -241,9 +250,13 @@ class Run:
         assert folder is not None
         state, optimizer = checkpoint.load(folder)
         if state["data"] != self.data_key:
-            raise CheckpointError(f"{folder} was trained on other rows than {self.config.data} holds now. Restore the file, or start a new run.")
+            raise CheckpointError(
+                f"{folder} was trained on other rows than {self.config.data} holds now. Restore the file, or start a new run."
+            )
         if state["of"] != self.last:
-            raise CheckpointError(f"{folder} belongs to a run of {state['of']} steps, not {self.last}. Start a new run from its weights.")
+            raise CheckpointError(
+                f"{folder} belongs to a run of {state['of']} steps, not {self.last}. Start a new run from its weights."
+            )
         checkpoint.restore_optimizer(self.loop.optimizer, self.names, optimizer, folder)
         if reference := self.loop.reference:
             home = self.directory.path if self.config.sync_every is None else folder
@@ -264,10 +277,10 @@ def interruptions() -> Iterator[list[int]]:
         print("\nstopping after this step (once more to stop at once) …", flush=True)
         signal.signal(number, before[number])
 
-    before = {}
+    before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, note)
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            before[caught] = signal.signal(caught, note)
     except ValueError:  # not in the main thread, where signals do not arrive anyway
         yield seen
         return
@@ -287,4 +300,7 @@ def _memory_line(model: nn.Module) -> str:
 
 def _flat(config: TrainConfig) -> dict[str, Any]:
     """Settings for trackers, as plain values."""
-    return {key: value if isinstance(value, int | float | str | bool) else json.dumps(value) for key, value in dataclasses.asdict(config).items()}
+    return {
+        key: value if isinstance(value, int | float | str | bool) else json.dumps(value)
+        for key, value in dataclasses.asdict(config).items()
+    }

@@ -1,10 +1,10 @@
 """A run directory: who may write to it, and what it was started with.
 
-    RUN/config.yaml        loads back to the same run
-        metrics.jsonl      a line per optimizer step
-        checkpoints/       see humanline.checkpoint
-        reference.safetensors   log-probs of a reference that never moves
-        final/             the trained model in Hugging Face format
+RUN/config.yaml        loads back to the same run
+    metrics.jsonl      a line per optimizer step
+    checkpoints/       see humanline.checkpoint
+    reference.safetensors   log-probs of a reference that never moves
+    final/             the trained model in Hugging Face format
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class RunDirectory:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.close()
-            raise CheckpointError(f"run directory {self.path} is in use by another process. Wait for it, or choose another --out.") from error
+            raise CheckpointError(
+                f"run directory {self.path} is in use by another process. Wait for it, or choose another --out."
+            ) from error
 
     @property
     def newest(self) -> Path | None:
@@ -69,7 +71,9 @@ class RunDirectory:
             return False
         if not saved.is_file():
             if others:
-                raise CheckpointError(f"run directory {self.path} has no config.yaml, so there is no run to resume. Choose another --out.")
+                raise CheckpointError(
+                    f"run directory {self.path} has no config.yaml, so there is no run to resume. Choose another --out."
+                )
             return False
         differences = _differences(configfile.load_config(saved), config)
         if differences:
@@ -97,9 +101,15 @@ def _differences(saved: TrainConfig, given: TrainConfig) -> list[str]:
     def flat(value: Any, key: str) -> dict[str, Any]:
         if not dataclasses.is_dataclass(value):
             return {key: value}
-        parts = [flat(getattr(value, field.name), f"{key}.{field.name}" if key else field.name) for field in dataclasses.fields(value)]
+        parts = [
+            flat(getattr(value, field.name), f"{key}.{field.name}" if key else field.name) for field in dataclasses.fields(value)
+        ]
         return {name: entry for part in parts for name, entry in part.items()}
 
     before, now = flat(saved, ""), flat(given, "")
     keys = [key for key in {**before, **now} if key.split(".")[0] not in FREE_ON_RESUME]
-    return [f"{key}: {before.get(key, '(none)')} then, {now.get(key, '(none)')} now" for key in keys if before.get(key) != now.get(key)]
+    return [
+        f"{key}: {before.get(key, '(none)')} then, {now.get(key, '(none)')} now"
+        for key in keys
+        if before.get(key) != now.get(key)
+    ]

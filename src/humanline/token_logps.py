@@ -6,6 +6,7 @@ B sequences · S positions · T completion tokens · N trained tokens · H hidde
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +27,9 @@ CHECK_TOLERANCE = 2e-3
 class TokenLogps(nn.Module):
     """The module that is wrapped for data-parallel or sharded training: its `forward` is the whole path to log-probs.
 
-    Backbone and output head are called as submodules, so that no `[tokens, vocabulary]` tensor is made for prompt or padding
-    positions. Whether that equals the model's own forward (logit scaling, soft caps and the like) is checked once on random tokens;
-    a model where it does not is called whole, and said so.
+    Backbone and output head are called as submodules, so that prompt and padding positions get no `[tokens, vocabulary]` tensor.
+    Whether that equals the model's own forward (logit scaling, soft caps and the like) is checked once on random tokens; a model where
+    it does not is called whole, and said so.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -37,7 +38,9 @@ class TokenLogps(nn.Module):
         self.vocabulary: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         self.whole = not self._parts_agree()
         if self.whole:
-            logger.warning("%s computes its logits in a way of its own: every position goes through its own forward.", type(model).__name__)
+            logger.warning(
+                "%s computes its logits in a way of its own: every position goes through its own forward.", type(model).__name__
+            )
 
     def forward(
         self,
@@ -97,8 +100,9 @@ class TokenLogps(nn.Module):
 
 def _backbone(model: nn.Module) -> nn.Module:
     """The part of a transformers causal LM below its head; the model itself where there is none."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return inner.base_model  # type: ignore[no-any-return]
+    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    backbone: nn.Module = inner.base_model
+    return backbone
 
 
 def _transform(model: nn.Module, logits: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import completion, groups
 
+from builders import completion, groups
 from humanline.data.batch import bundle, collate, pack
 from humanline.data.rows import EncodedGroup, Place
 

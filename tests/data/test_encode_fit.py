@@ -14,13 +14,14 @@ from humanline.config import DataConfig
 from humanline.data.encode import encode_rows
 from humanline.data.rows import Completion, Kind, Place, Row
 from humanline.errors import DataError
-from small_tokenizers import bare, chatml, instructions
+from small_tokenizers import chatml, instructions
 
-CHATML, INSTRUCTIONS, BARE = chatml(), instructions(), bare()
+CHATML, INSTRUCTIONS = chatml(), instructions()
 Z = int(CHATML("z", add_special_tokens=False)["input_ids"][0])
 ALL_ZERO = (
     "0 each: rows dropped, completions dropped from groups, prompts truncated, completions truncated, seams repaired, "
-    "openings repaired, answers altered, completions cut, completions unended, ends left out"
+    "openings repaired, answers altered, completions cut, completions unended, ends left out, prompts as sampled, "
+    "log-probs left out"
 )
 
 
@@ -207,7 +208,7 @@ def test_R15_no_row_and_no_completion_is_lost_without_a_count(
     tokenizer, lead, z = (INSTRUCTIONS, 1, "<unk>") if bos else (CHATML, 0, "z")
     rows = []
     for number, (kind, prompt, completions) in enumerate(shapes):
-        row = sized(prompt, *(completions if kind in ("group", "pair") else completions[:1]), kind=kind, line=number)
+        row = sized(prompt, *completions[: 1 if kind in ("label", "chat") else 4], kind=kind, line=number)
         ids = tuple(Completion("", token_ids=(*[5] * (size - 1), 2) if size else ()) for size in map(_size, row.completions))
         rows.append(Row(kind, z * prompt, ids, row.feedback, row.place))
     expected = []

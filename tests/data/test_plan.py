@@ -32,7 +32,12 @@ def test_file_order_without_shuffling():
 
 def test_total_steps():
     plan = Plan(rows=10, batch_size=4, seed=0, shuffle=True)
-    assert (plan.total_steps(None, 1.0), plan.total_steps(None, 2.0), plan.total_steps(None, 0.5), plan.total_steps(7, 1.0)) == (3, 6, 2, 7)
+    assert (plan.total_steps(None, 1.0), plan.total_steps(None, 2.0), plan.total_steps(None, 0.5), plan.total_steps(7, 1.0)) == (
+        3,
+        6,
+        2,
+        7,
+    )
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=24))

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 import torch
-from builders import completion
 from torch import nn
 
+from builders import completion
 from humanline.config import OptimizerConfig, TrainConfig
 from humanline.data.feed import Feed
 from humanline.data.plan import Plan
@@ -44,7 +44,9 @@ class Slope(Objective):
 
 def seen(sync_every: int | None) -> list[tuple[float, float]]:
     """(policy, reference) that the forward pass of steps 1…5 sees, under SGD with lr 0.1."""
-    config = TrainConfig(out="unused", device="cpu", batch_size=1, sync_every=sync_every, optimizer=OptimizerConfig(lr=0.1, warmup=0))
+    config = TrainConfig(
+        out="unused", device="cpu", batch_size=1, sync_every=sync_every, optimizer=OptimizerConfig(lr=0.1, warmup=0)
+    )
     workers, weight = Workers(config), Weight()
     module, optimizer = workers.prepare(weight, torch.optim.SGD(weight.parameters(), lr=0.1))
     group = EncodedGroup("label", completion([1]).ids, (completion([2]),), Place("x", 1))

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import config, groups, loop, tiny_gpt2, tiny_llama, train
 
+from builders import config, groups, loop, tiny_gpt2, tiny_llama, train
 from humanline.config import OptimizerConfig, TrainConfig
 from humanline.data.batch import bundle
 from humanline.data.rows import EncodedGroup
@@ -73,7 +73,9 @@ def test_R9_the_short_last_step_has_its_own_weight(name: str):
     """Rows 9 of an epoch of 9 in steps of 4: the short step's gradient is that of a run whose only step is this row."""
     data = groups(OBJECTIVES[name].kind, 9)
     settings = plain(name, micro_batch_tokens=1)
-    settings = settings.replace(rows=replace(settings.rows, shuffle=False), optimizer=OptimizerConfig(lr=1e-12, warmup=0, max_grad_norm=None))
+    settings = settings.replace(
+        rows=replace(settings.rows, shuffle=False), optimizer=OptimizerConfig(lr=1e-12, warmup=0, max_grad_norm=None)
+    )
     last = gradient(settings, data, 3)
     alone = gradient(settings, data[8:], 1)
     assert (last - alone).norm() <= 2e-5 * alone.norm()
@@ -173,7 +175,8 @@ def test_R24_kto_works_in_micro_batches_of_one_and_with_a_single_prompt():
     """K does not depend on micro-batches (1e-5 after five updates that carry rounding on); a step of one prompt has K = 0."""
     data = [replace_rewards(group, 1.0) for group in groups("label", 9)]
     one, all_at_once = (
-        train(tiny_llama(), data, plain("kto", limit=Clip(), sync_every=4, micro_batch_tokens=budget), steps=6) for budget in (1, 10_000)
+        train(tiny_llama(), data, plain("kto", limit=Clip(), sync_every=4, micro_batch_tokens=budget), steps=6)
+        for budget in (1, 10_000)
     )
     assert [line["kl_mismatched"] for line in one] == pytest.approx([line["kl_mismatched"] for line in all_at_once], abs=1e-5)
     assert any(line["kl_mismatched"] > 0 for line in one)
@@ -189,9 +192,15 @@ def test_R31_stored_log_probs_stand_in_for_the_old_policy():
     first = loop(tiny_llama(), data, settings, last=3)
     first.sync(0)
     stored = [
-        replace(group, completions=tuple(replace(c, logps=first.reference.numbers[s.key]) for c, s in zip(group.completions, sequences, strict=True)))
-        for group, sequences in ((g, bundle(g, row)) for row, g in enumerate(data))
-    ]  # fmt: skip
+        replace(
+            group,
+            completions=tuple(
+                replace(completion, logps=first.reference.numbers[sequence.key])
+                for completion, sequence in zip(group.completions, bundle(group, row), strict=True)
+            ),
+        )
+        for row, group in enumerate(data)
+    ]
     made = loop(tiny_llama(), stored, settings, last=3)
     assert made.reference is None
     assert [made.step(t)["loss"] for t in (1, 2, 3)] == [line["loss"] for line in scored]

@@ -19,7 +19,11 @@ def describe(groups: Sequence[EncodedGroup], kind: Kind) -> list[str]:
     if kind == "group":
         return _groups(groups)
     same = [group for group in groups if kind == "pair" and np.array_equal(group.completions[0].ids, group.completions[1].ids)]
-    return [f"warning: {len(same)} of {len(groups)} pairs have equal completions (first {same[0].place}): they teach nothing."] if same else []
+    return (
+        [f"warning: {len(same)} of {len(groups)} pairs have equal completions (first {same[0].place}): they teach nothing."]
+        if same
+        else []
+    )
 
 
 def _labels(groups: Sequence[EncodedGroup]) -> list[str]:
@@ -37,7 +41,9 @@ def _labels(groups: Sequence[EncodedGroup]) -> list[str]:
 
 def _groups(groups: Sequence[EncodedGroup]) -> list[str]:
     sizes = [len(group.completions) for group in groups]
-    rewards = [[completion.feedback for completion in group.completions if not math.isnan(completion.feedback)] for group in groups]
+    rewards = [
+        [completion.feedback for completion in group.completions if not math.isnan(completion.feedback)] for group in groups
+    ]
     scored = sum(map(len, rewards))
     if not scored:
         raise DataError(f"{groups[0].place}: none of the {sum(sizes)} completions has a reward. GRPO needs numbers in 'rewards'.")

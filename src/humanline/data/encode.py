@@ -172,7 +172,7 @@ class _Encoder:
             else:
                 ids, mask, ended = np.append(ids, np.int32(self.vocabulary.end_id)), np.append(mask, True), True
         logps = None
-        if completion.logps is not None:
+        if completion.logps is not None and self._of_policy(row, number):
             logps = self._stored_logps(row, number, mask, ended=ended)
             ids, mask = ids[: len(logps)], mask[: len(logps)]
         return EncodedCompletion(ids, mask, _feedback(row, number), logps, finished)
@@ -188,8 +188,7 @@ class _Encoder:
                 f"{row.place}: completion {number + 1} has {len(logps)} log-probs for {len(ids)} token_ids. Expected one each.\n"
                 f"  Store both from the same sampler. {WITHOUT_LOGPS}"
             )
-        if logps is not None and completion.transform != (1.0, 1.0):
-            _add(self._counts, "transformed_logps", row.place)
+        if logps is not None and not self._of_policy(row, number):
             logps = None
         stop, ended = self._stop(row, ids, start=0, turn_end=False)
         if completion.finished is not False and not ended and self.config.eos:
@@ -232,6 +231,13 @@ class _Encoder:
         logps = np.zeros(len(mask), np.float32)
         logps[mask] = values
         return logps
+
+    def _of_policy(self, row: Row, number: int) -> bool:
+        """Whether stored log-probs are the policy's own, not those of another temperature or top_p."""
+        own = row.completions[number].transform == (1.0, 1.0)
+        if not own:
+            _add(self._counts, "transformed_logps", row.place)
+        return own
 
     def _fit(self, row: Row, prompt_ids: np.ndarray, completions: list[EncodedCompletion]) -> EncodedGroup | None:
         """Apply `too_long`. A group loses the completions that do not fit, any other row goes as a whole; None: gone."""

@@ -33,7 +33,7 @@ COUNTED = {
     "without_end": ("completions unended", "finished, but no end-of-sequence token is known or stored"),
     "ends_without_logp": ("ends left out", "the end-of-sequence token has no stored log-prob"),
     "stored_prompts": ("prompts as sampled", "their stored prompt_ids differ from their text: cut, or under another template"),
-    "transformed_logps": ("completions' log-probs left out", "taken under a temperature or top_p; a scoring pass replaces them"),
+    "transformed_logps": ("log-probs left out", "taken under a temperature or top_p; a scoring pass replaces them"),
 }
 """The fields of `EncodeReport` that count unusual but usable cases: name and explanation in words."""
 

@@ -51,7 +51,12 @@ def load_data(
 
 
 def _groups(
-    source: str, config: TrainConfig, objective: Objective, tokenizer: PreTrainedTokenizerBase, model: nn.Module, say: Callable[[str], None]
+    source: str,
+    config: TrainConfig,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
+    model: nn.Module,
+    say: Callable[[str], None],
 ) -> list[EncodedGroup]:
     settings = config.rows
     rows, notes = load_rows(source, objective.kind, columns=settings.columns, split=settings.split, limit=settings.limit_rows)
@@ -77,4 +82,6 @@ def _check_against_model(groups: list[EncodedGroup], model: nn.Module) -> None:
                 )
             length = len(group.prompt_ids) + len(completion.ids)
             if positions is not None and length > positions:
-                raise ModelError(f"{group.place}: {length} tokens, but the model has {positions} positions. Set --rows.max-length {positions}.")
+                raise ModelError(
+                    f"{group.place}: {length} tokens, but the model has {positions} positions. Set --rows.max-length {positions}."
+                )

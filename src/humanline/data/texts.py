@@ -76,6 +76,27 @@ def separate(record: Record, named: dict[str, Text], notes: Notes, *, implicit: 
     return with_prompt(record, prompt, tuple(answers))
 
 
+def prompt_alone(record: Record, notes: Notes) -> Text:
+    """The prompt of a row of any shape, as it would be trained on: plain text, or turns.
+
+    Turns that end with an answer lose it, unless they are the column `prompt`, whose last turn the completions then continue.
+    """
+    answers = next((pair for pair in (("chosen", "rejected"), ("output_A", "output_B")) if record.has(*pair)), ())
+    named = {name: text_or_turns(record, name, record.values[name]) for name in answers if record.has(name)}
+    if named:
+        return separate(record, named, notes, implicit=True).prompt
+    name = record.first(*CONVERSATION)
+    if name is None or record.has("prompt"):
+        return separate(record, {"completion": ""}, notes).prompt
+    turns = turns_of(record, name, record.items(name))
+    prompt = turns
+    while prompt and is_assistant(prompt[-1]):
+        prompt = prompt[:-1]
+    if len(prompt) < len(turns):
+        notes.add(f"answer at the end of '{name}' left out of the prompt", record.place)
+    return with_prompt(record, _history(record) + prompt, ()).prompt
+
+
 def _shared_turns(record: Record, prompt: Text | None, answers: list[Turns]) -> int:
     """How many turns at the start of all answers are their prompt."""
     if isinstance(prompt, tuple) and all(turns[: len(prompt)] == prompt and len(turns) > len(prompt) for turns in answers):

@@ -101,11 +101,11 @@ def _as_latex(text: str) -> str:
 
 
 def _words(text: str) -> str | None:
-    """An answer that is words, for comparing; None for anything else. Letters alone are variables unless marked as text."""
+    """An answer that is words, for comparing; None for anything else. One or two letters are variables unless marked as text."""
     inner = _TEXT.sub(r"\1", text).replace(r"\ ", " ").strip(" $().*")
     if not _WORDS.fullmatch(inner):
         return None
-    return inner.lower() if _TEXT.search(text) or (len(inner) >= 3 and inner.lower() not in ("abc", "xyz")) else None
+    return inner.lower() if _TEXT.search(text) or len(inner) >= 3 else None
 
 
 def _equal_where_real(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
@@ -126,7 +126,10 @@ def _agree(first: sympy.Expr, second: sympy.Expr) -> bool:
         values = {
             symbol: (-1) ** (point + place) * sympy.sqrt(7 * point + 3 * place + 2) / 3 for place, symbol in enumerate(symbols)
         }
-        numbers = [complex(expression.subs(values).evalf(30)) for expression in (first, second)]
+        try:
+            numbers = [complex(expression.subs(values).evalf(30)) for expression in (first, second)]
+        except TypeError:  # no number comes out: an unevaluated sum, an infinity
+            return False
         if all(abs(number.imag) < 1e-15 for number in numbers):
             compared += 1
             if abs(numbers[0] - numbers[1]) > 1e-12 * max(1.0, abs(numbers[0])):
