@@ -29,7 +29,7 @@ def measure(method: str, model_name: str, steps: int) -> dict[str, float]:
 
     from humanline import models
     from humanline.config import OptimizerConfig, TrainConfig
-    from humanline.data.feed import Feed
+    from humanline.data.feed import Feed, Rows
     from humanline.data.plan import Plan
     from humanline.data.rows import EncodedCompletion, EncodedGroup, Kind, Place
     from humanline.distributed import Workers
@@ -70,12 +70,12 @@ def measure(method: str, model_name: str, steps: int) -> dict[str, float]:
     workers = Workers(config)
     module = TokenLogps(model)
     module, optimizer = workers.prepare(module, adamw(module, config.optimizer))
-    feed = Feed(groups, Plan(4, 4, 0, True), config.micro_batch_tokens, False)
+    feed = Feed(Rows(groups, Plan(4, 4, 0, True), steps), config.micro_batch_tokens, False)
     loop = Loop(
         config, objective, module, optimizer, workers, feed, Reference(sync_every) if objective.reference else None, steps
     )
     if loop.reference:
-        loop.sync(0)
+        loop.sync(1, before=1)
     started = time.process_time()
     for t in range(1, steps + 1):
         loop.step(t)

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import Split
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from humanline.config import OptimizerConfig, TrainConfig
-from humanline.data.feed import Feed
+from humanline.data.feed import Feed, Rows
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedCompletion, EncodedGroup, Kind, Place
 from humanline.distributed import Workers
@@ -94,7 +94,7 @@ def loop(model: torch.nn.Module, data: list[EncodedGroup], settings: TrainConfig
     module = TokenLogps(model)
     module, optimizer = workers.prepare(module, adamw(module, settings.optimizer))
     plan = Plan(len(data), settings.batch_size, settings.seed, settings.rows.shuffle)
-    feed = Feed(data, plan, settings.micro_batch_tokens, settings.objective.mismatched)
+    feed = Feed(Rows(data, plan, last), settings.micro_batch_tokens, settings.objective.mismatched)
     reference = Reference(settings.sync_every) if needs_reference(settings, settings.objective, data) else None
     return Loop(settings, settings.objective, module, optimizer, workers, feed, reference, last)
 
@@ -105,5 +105,5 @@ def train(
     """Metrics of the first `steps` of a run of `last`."""
     made = loop(model, data, settings, last or steps)
     if made.reference:
-        made.sync(0)
+        made.sync(1, before=1)
     return [made.step(t) for t in range(1, steps + 1)]

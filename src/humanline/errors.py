@@ -38,6 +38,10 @@ class ScoringError(HumanlineError, RuntimeError):
     """Scoring had to stop: a server refuses every call, nothing could be scored, or `on_error: raise` met an unscored completion."""
 
 
+class ServerError(HumanlineError, RuntimeError):
+    """A model server cannot be reached, refuses, or does not answer as its protocol says."""
+
+
 class Interrupted(HumanlineError):
     """A signal asked the run to stop; it saved a checkpoint first."""
 

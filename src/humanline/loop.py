@@ -108,8 +108,8 @@ class Loop:
         now = self.clock.add("data", now)
         age = self.reference.age(t) if self.reference else None
         before = self.reference.state if self.reference else None
-        if self.reference and self.reference.due(t) and t < self.last:
-            self.sync(t)
+        if self.reference and self.reference.due(t) and t < self.feed.horizon:
+            self.sync(t + 1, before=t)
             now = self.clock.add("reference", now)
         kl = self._mismatched_kl(work, crossed, t)
         metrics = self._gradients(work, references, kl, t)
@@ -133,16 +133,22 @@ class Loop:
             facts["kl_mismatched"] = float(kl)
         return {"step": t} | line | ({} if age is None else {"reference_age": age}) | facts
 
-    def sync(
-        self, t: int, watch: Callable[[Sequence[int]], Iterable[int]] = iter, *, steps: range | None = None, keep: bool = False
-    ) -> None:
-        """Re-set the reference to the policy as it is now, for `steps` (default: those after t up to the next sync).
+    def sync(self, first: int, *, before: int, watch: Callable[[Sequence[int]], Iterable[int]] = iter) -> None:
+        """Take the policy as it is now, before the update of step `before`, as the reference of steps `first` to the next sync.
 
-        `watch` may show progress over the steps; `keep` adds to the numbers that are there.
+        `watch` may show progress over the steps.
         """
         assert self.reference is not None
-        works = (self.feed.work(step) for step in watch(steps or self.reference.window(t, self.last)))
-        self.reference.sync(t, ([*work.train, *work.mismatched] for work in works), self.score, keep=keep)
+        self._score_steps(watch(self.reference.window(first, self.feed.horizon)), before=before, keep=False)
+
+    def extend(self, steps: Sequence[int], watch: Callable[[Sequence[int]], Iterable[int]] = iter) -> None:
+        """Score further steps under the starting policy, which is still the current one; what is known already stays as it is."""
+        self._score_steps(watch(steps), before=1, keep=True)
+
+    def _score_steps(self, steps: Iterable[int], *, before: int, keep: bool) -> None:
+        assert self.reference is not None
+        works = (self.feed.work(step) for step in steps)
+        self.reference.sync(([*work.train, *work.mismatched] for work in works), self.score, before=before, keep=keep)
 
     @torch.no_grad()
     def score(self, micro_batches: list[MicroBatch]) -> list[Tensor]:

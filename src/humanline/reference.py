@@ -48,19 +48,24 @@ class Reference:
         """Whether the reference is re-set at step t, before its update."""
         return self.sync_every is not None and t % self.sync_every == 0
 
-    def window(self, t: int, last: int) -> range:
-        """Steps whose batches a sync at step t scores (t = 0: before the first step); all of them when the reference is fixed."""
-        return range(t + 1, last + 1 if self.sync_every is None else min(t + self.sync_every, last) + 1)
+    def window(self, first: int, horizon: int) -> range:
+        """Steps from `first` on that the reference of step `first` serves, as far as data is known: up to the next sync."""
+        if self.sync_every is None:
+            return range(first, horizon + 1)
+        return range(first, min(-(-first // self.sync_every) * self.sync_every, horizon) + 1)
 
-    def sync(self, t: int, steps: Iterable[list[MicroBatch]], score: Score, *, keep: bool = False) -> None:
-        """Take the current policy as the reference: score the steps' micro-batches, and forget the old numbers unless `keep`."""
+    def sync(self, steps: Iterable[list[MicroBatch]], score: Score, *, before: int, keep: bool = False) -> None:
+        """Take the current policy, which has not done the update of step `before` yet, as the reference.
+
+        Scores the steps' micro-batches, and forgets the old numbers unless `keep`.
+        """
         fresh: Numbers = dict(self.numbers) if keep else {}
         for micro_batches in steps:
             missing = [part for micro_batch in micro_batches if (part := _without(micro_batch, fresh))]
             for part, logp_BT in zip(missing, score(missing), strict=True):
                 fresh.update(_rows(part, logp_BT))
         self.numbers = fresh
-        self.synced_before = max(t, 1)
+        self.synced_before = before
 
     def age(self, t: int) -> int:
         """Updates between the reference and the policy at step t."""

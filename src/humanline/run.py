@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from humanline import checkpoint, models
 from humanline.config import TrainConfig, validate_for_training
 from humanline.data.describe import content_key
-from humanline.data.feed import Feed
+from humanline.data.feed import Feed, Rows
 from humanline.data.load import Data, load_data
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedGroup
@@ -101,7 +101,7 @@ class Run:
         module, optimizer = workers.prepare(module, optimizer)
 
         def loop(groups: list[EncodedGroup], plan: Plan, config: TrainConfig, last: int) -> Loop:
-            feed = Feed(groups, plan, config.micro_batch_tokens, objective.mismatched, workers.rank, workers.world)
+            feed = Feed(Rows(groups, plan, last), config.micro_batch_tokens, objective.mismatched, workers.rank, workers.world)
             reference = Reference(config.sync_every) if needs_reference(config, objective, groups) else None
             return Loop(config, objective, module, optimizer, workers, feed, reference, last)
 
@@ -178,19 +178,19 @@ class Run:
     def _first_references(self) -> None:
         """The starting policy scores the steps up to the first sync, or, when the reference never moves, everything it will need."""
         if self.evaluation and self.evaluation.reference:
-            self.evaluation.sync(0)
+            self.evaluation.sync(1, before=1)
         reference = self.loop.reference
         if reference is None:
             return
         if self.config.sync_every is not None:
-            self.loop.sync(0)
+            self.loop.sync(1, before=1)
             return
         # Step 1 is scored in the very shape it is trained in, whatever a cache holds: its log-ratios are exactly 0.
-        self.loop.sync(0, steps=range(1, 2))
+        self.loop.extend(range(1, 2))
         cache = Path(self.config.reference_cache) / f"{self._start_key()}.safetensors" if self.config.reference_cache else None
         if cache and cache.exists():
             reference.numbers = {**load_numbers(cache), **reference.numbers}
-        self.loop.sync(0, lambda steps: watch(steps, "scoring under the starting policy"), keep=True)
+        self.loop.extend(range(1, self.last + 1), lambda steps: watch(steps, "scoring under the starting policy"))
         numbers = self.workers.union(reference.numbers)
         if self.workers.main:
             save_numbers(self.directory.path / "reference.safetensors", numbers)

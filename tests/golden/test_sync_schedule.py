@@ -11,7 +11,7 @@ from torch import nn
 
 from builders import completion
 from humanline.config import OptimizerConfig, TrainConfig
-from humanline.data.feed import Feed
+from humanline.data.feed import Feed, Rows
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedGroup, Place
 from humanline.distributed import Workers
@@ -50,9 +50,9 @@ def seen(sync_every: int | None) -> list[tuple[float, float]]:
     workers, weight = Workers(config), Weight()
     module, optimizer = workers.prepare(weight, torch.optim.SGD(weight.parameters(), lr=0.1))
     group = EncodedGroup("label", completion([1]).ids, (completion([2]),), Place("x", 1))
-    feed = Feed([group], Plan(1, 1, 0, True), 100, mismatched=False)
+    feed = Feed(Rows([group], Plan(1, 1, 0, True), 5), 100, mismatched=False)
     loop = Loop(config, Slope(), module, optimizer, workers, feed, Reference(sync_every), last=5)
-    loop.sync(0)
+    loop.sync(1, before=1)
     pairs = []
     for t in range(1, 6):
         policy = weight.w.item()

@@ -36,7 +36,7 @@ def gradient(settings: TrainConfig, data: list[EncodedGroup], t: int, model: tor
     """The gradient of step t, flattened, after t − 1 real updates."""
     made = loop(model or tiny_llama(), data, settings, last=8)
     if made.reference:
-        made.sync(0)
+        made.sync(1, before=1)
     for step in range(1, t):
         made.step(step)
     taken: list[torch.Tensor] = []
@@ -108,7 +108,7 @@ def test_numbers_equal_a_second_model_that_is_copied_at_every_sync(name: str, sy
     """What others keep in memory: a copy of the policy, taken after the gradients of step t and before its update, t % k == 0."""
     data = groups(OBJECTIVES[name].kind, 10)
     made = loop(tiny_llama(), data, plain(name, limit=Clip(), sync_every=sync_every), last=8)
-    made.sync(0)
+    made.sync(1, before=1)
     second = copy.deepcopy(made.module)
     for t in range(1, 9):
         work = made.feed.work(t)
@@ -190,7 +190,7 @@ def test_R31_stored_log_probs_stand_in_for_the_old_policy():
     scored = train(tiny_llama(), data, plain("grpo token").replace(objective=GRPO()), steps=3)
     settings = config(GRPO(), optimizer=OptimizerConfig(lr=1e-2, warmup=0, max_grad_norm=None))
     first = loop(tiny_llama(), data, settings, last=3)
-    first.sync(0)
+    first.sync(1, before=1)
     stored = [
         replace(
             group,
@@ -208,7 +208,7 @@ def test_R31_stored_log_probs_stand_in_for_the_old_policy():
 
 def test_non_finite_loss_stops_before_the_update():
     made = loop(tiny_llama(), groups("pair", 4), plain("dpo"), last=3)
-    made.sync(0)
+    made.sync(1, before=1)
     for values in made.reference.numbers.values():
         values[:] = math.nan
     before = copy.deepcopy(made.module.state_dict())

@@ -73,6 +73,13 @@ class Vocabulary:
             done = position
         return "".join([*pieces, whole[done:]])
 
+    def continuation(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> str:
+        """A completion as the text that it adds to its prompt's, without an end token at its end."""
+        if len(completion_ids) and int(completion_ids[-1]) in self.end_ids:
+            completion_ids = completion_ids[:-1]
+        before, whole = self._decode(prompt_ids), self._decode(np.concatenate([prompt_ids, completion_ids]))
+        return whole[len(before) :] if whole.startswith(before) else self._decode(completion_ids)
+
     def _starts(self, ids: list[int]) -> bool:
         return tuple(ids[: len(self.lead)]) == self.lead
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from humanline.errors import ConfigError
 
@@ -30,6 +30,8 @@ class ScorerSettings:
     """a completion that it cannot score: skip = it stays unscored, zero = counts as 0, raise = stop"""
     label: str | None = None
     """its name in the output; null = the function's or scorer's own. Needed to tell two of one kind apart"""
+    free: ClassVar[tuple[str, ...]] = ()
+    """settings that change no score, only how it is come by"""
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.weight), "weight", self.weight, "a finite number")
@@ -69,6 +71,7 @@ class Math(ScorerSettings):
     """seconds of wall-clock for one completion, > 0; then the work is killed and the completion is unscored"""
     processes: int = 1
     """worker processes, ≥ 1"""
+    free: ClassVar[tuple[str, ...]] = ("processes",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +129,7 @@ class RewardModel(ScorerSettings):
     """run Python code that ships with the model; only for sources you trust"""
     revision: str | None = None
     """branch, tag or commit on the hub; null = the default branch"""
+    free: ClassVar[tuple[str, ...]] = ("batch_tokens", "device")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,8 +144,9 @@ class RewardModel(ScorerSettings):
 
 
 GRADE = (
-    "You grade the last answer of an assistant in a conversation. Judge how correct, complete and helpful it is for what the user "
-    "asked, and how clearly it says so. Length by itself is no merit. {low} means useless or wrong, {high} means it could not be better."
+    "You grade the last answer of an assistant in a conversation. Judge how correct, complete and helpful it is for what the "
+    "user asked, and how clearly it says so. Length by itself is no merit. {low} means useless or wrong, {high} that it could "
+    "not be better."
 )
 
 
@@ -165,9 +170,9 @@ class Judge(ScorerSettings):
     high: float = 10.0
     """highest score"""
     mode: Literal["number", "weighted"] = "number"
-    """number: the score as written, with a reason; weighted: the mean of a one-digit scale under the judge's token probabilities"""
+    """number: the score as written, with a reason; weighted: the mean of a one-digit scale under the token probabilities"""
     fallback: bool = False
-    """weighted: where a reply has no log-probs take the number as written (each row says which); false = such a row is unscored"""
+    """weighted: where a reply has no log-probs take the number as written, and say so; false = such a row is unscored"""
     temperature: float | None = 0.0
     """of the judge; null = the server's default, as reasoning models ask for"""
     max_tokens: int = 1024
@@ -182,14 +187,15 @@ class Judge(ScorerSettings):
     """seconds before the first retry where the server names none, doubled each time, ≥ 0"""
     jobs: str | None = None
     """file of finished judgements, reused by every run that names it; null = beside the output"""
+    free: ClassVar[tuple[str, ...]] = ("base_url", "key_variable", "concurrency", "timeout", "retries", "backoff", "jobs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         finite = math.isfinite(self.low) and math.isfinite(self.high)
         require(finite and self.low < self.high, "high", self.high, f"a finite number above scorer.low, which is {self.low}")
-        digits = (self.low, self.high) if self.mode == "number" else (float(int(self.low)), float(int(self.high)))
-        on_scale = self.mode == "number" or ((self.low, self.high) == digits and 0 <= self.low and self.high <= 9)
-        require(on_scale, "mode", self.mode, f"a scale of whole numbers from 0 to 9, but low is {self.low} and high {self.high}")
+        digits = self.low in range(10) and self.high in range(10)
+        scale = f"number, or a scale within the whole numbers 0 to 9 (scorer.low is {self.low:g}, scorer.high {self.high:g})"
+        require(self.mode == "number" or digits, "mode", self.mode, scale)
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "a whole number from 1 on")
         require(self.concurrency >= 1, "concurrency", self.concurrency, "a whole number from 1 on")
         require(0 < self.timeout < math.inf, "timeout", self.timeout, "seconds above 0, e.g. 120.0")
@@ -203,8 +209,3 @@ class Judge(ScorerSettings):
 
 
 ScorerConfig = Function | Math | GSM8K | RewardModel | Judge
-
-
-def settings_of(config: ScorerConfig, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The settings as JSON values, without those that change no score."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(config).items() if key not in leave_out}

@@ -1,0 +1,165 @@
+"""Requests to an OpenAI-compatible server: passing faults are tried again, everything else is a `ServerError` with the next move."""
+
+from __future__ import annotations
+
+import email.utils
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from humanline.errors import ConfigError, ServerError
+from humanline.sample.config import ServerConfig
+
+if TYPE_CHECKING:
+    import openai
+
+PASSING = frozenset({408, 409, 425, 429})
+"""status codes below 500 that may be gone on a further try"""
+LONGEST_WAIT = 60.0
+"""seconds of a wait between tries, unless the server asks for more"""
+
+
+class Refused(ServerError):
+    """The server understood and said no: trying again changes nothing."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BrokenReply(Exception):
+    """A reply that is no answer: cut, not JSON, or without what the protocol promises. Tried again."""
+
+
+class Server:
+    """One server; its methods may be called from many threads."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise ConfigError("backend openai needs the package openai. Install it with `pip install openai`.") from error
+        self.config = config
+        self._faults = openai
+        self._stop = threading.Event()
+        self._client: openai.OpenAI = openai.OpenAI(
+            base_url=config.url,
+            # Servers of one's own ask for no key, but the client wants one.
+            api_key=os.environ.get("OPENAI_API_KEY") or "none",
+            max_retries=0,
+            timeout=config.timeout,
+        )
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._client.close()
+
+    def stop(self) -> None:
+        """Requests that wait for a further try give up instead."""
+        self._stop.set()
+
+    def models(self) -> list[str]:
+        """Names of the models that the server lists."""
+        reply = self._request("GET", "/models", None)
+        listed = reply.get("data")
+        if not isinstance(listed, list):
+            raise ServerError(f"server {self.config.url}: its list of models has no 'data'. Name the model with --server.model.")
+        return [str(entry["id"]) for entry in listed if isinstance(entry, Mapping) and "id" in entry]
+
+    def model(self) -> str:
+        """The name to ask for: the configured one, else the only one listed."""
+        if self.config.model is not None:
+            return self.config.model
+        names = self.models()
+        if len(names) != 1:
+            listed = ", ".join(names[:5]) if names else "none"
+            raise ConfigError(f"server.model is null, and {self.config.url} lists {listed}: expected one. Name it with --server.model.")
+        return names[0]
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a request, as JSON."""
+        return self._request("POST", path, body)
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        for attempt in range(self.config.retries + 1):
+            try:
+                return self._once(method, path, body)
+            except self._faults.APIStatusError as error:
+                fault: Exception = error
+                if error.status_code not in PASSING and error.status_code < 500:
+                    raise Refused(self._refusal(path, error), error.status_code) from error
+            except (self._faults.APIConnectionError, BrokenReply) as error:
+                fault = error
+            if attempt == self.config.retries or self._stop.wait(self._pause(attempt, fault)):
+                break
+        raise ServerError(self._failure(path, fault, attempt + 1)) from fault
+
+    def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        try:
+            reply = self._client.get(path, cast_to=object) if method == "GET" else self._client.post(path, cast_to=object, body=body)
+        except ValueError as error:  # the client's JSON decoder
+            raise BrokenReply(f"its reply is not JSON ({error})") from error
+        if not isinstance(reply, dict):
+            raise BrokenReply(f"its reply is no JSON object but {str(reply)[:60]!r}")
+        return reply
+
+    def _pause(self, attempt: int, fault: Exception) -> float:
+        """Seconds until the next try: what the server asks for, else doubling, spread so that many requests do not return at once."""
+        asked = retry_after(getattr(getattr(fault, "response", None), "headers", {}))
+        if asked is not None:
+            return asked
+        return min(self.config.backoff * 2**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)
+
+    def _refusal(self, path: str, error: openai.APIStatusError) -> str:
+        moves = {
+            401: "Set the key in the environment, OPENAI_API_KEY.",
+            403: "Set the key in the environment, OPENAI_API_KEY.",
+            404: "Check --server.url, which ends in /v1, and --server.model.",
+        }
+        move = moves.get(error.status_code, "Check --server.model and what the server supports.")
+        return f"server {self.config.url} refuses {path} with status {error.status_code}: {_reason(error)}\n  {move}"
+
+    def _failure(self, path: str, fault: Exception, tries: int) -> str:
+        after = f"after {tries} {'try' if tries == 1 else 'tries'}"
+        where = f"server {self.config.url}"
+        if isinstance(fault, self._faults.APITimeoutError):
+            return f"{where} gave no answer to {path} within {self.config.timeout:g} s, {after}. Raise --server.timeout, or lower --server.concurrency."
+        if isinstance(fault, self._faults.APIConnectionError):
+            return f"{where} cannot be reached, or broke off, {after}: {fault.__cause__ or fault}. Is it running? Check --server.url."
+        if isinstance(fault, self._faults.APIStatusError):
+            status = f"{where} answers {path} with status {fault.status_code} {after}: {_reason(fault)}"
+            return f"{status}\n  Look into the server's log, lower --server.concurrency, or raise --server.retries."
+        return f"{where} answers {path} with something else, {after}: {fault}. Is it an OpenAI-compatible server?"
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a Retry-After header asks to wait, given as a number or a date; None without one."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        when = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=timezone.utc)
+    return max(0.0, when.timestamp() - datetime.fromtimestamp(time.time(), timezone.utc).timestamp())
+
+
+def _reason(error: openai.APIStatusError) -> str:
+    """The first line of what the server says."""
+    body = error.body
+    if isinstance(body, Mapping):
+        body = body.get("message") or body.get("detail") or body
+    return str(body or error.message).strip().splitlines()[0][:300]
