@@ -80,6 +80,10 @@ class Vocabulary:
         before, whole = self._decode(prompt_ids), self._decode(np.concatenate([prompt_ids, completion_ids]))
         return whole[len(before) :] if whole.startswith(before) else self._decode(completion_ids)
 
+    def text_of(self, prompt_ids: np.ndarray) -> str:
+        """A prompt as text that a tokenizer which adds `lead` itself turns back into it."""
+        return self._decode(prompt_ids[len(self.lead) :] if self._starts(prompt_ids.tolist()) else prompt_ids)
+
     def _starts(self, ids: list[int]) -> bool:
         return tuple(ids[: len(self.lead)]) == self.lead
 

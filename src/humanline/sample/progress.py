@@ -17,7 +17,13 @@ class Progress:
     """Counts prompts, completions and tokens; prints a line every `EVERY_SECONDS`."""
 
     def __init__(
-        self, total: int, *, done: int, max_new_tokens: int, say: Callable[[str], None], clock: Callable[[], float] = time.perf_counter
+        self,
+        total: int,
+        *,
+        done: int,
+        max_new_tokens: int,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """total: prompts. done: how many of them were there already."""
         self.total, self.done = total, done

@@ -111,14 +111,18 @@ def fit_prompts(
     if too_long == "error" and (long or empty):
         prompt = (long or empty)[0]
         what = f"prompt {len(prompt.ids)} > {limit} tokens" if long else "empty prompt and no BOS token"
-        raise DataError(f"{prompt.place}: {what}.\n  Use `--rows.too-long drop`, which leaves it out and counts it, or raise the limit.")
+        raise DataError(
+            f"{prompt.place}: {what}.\n  Use `--rows.too-long drop`, which leaves it out and counts it, or raise the limit."
+        )
     lines = []
     if empty:
         lines.append(f"dropped {len(empty)} of {len(prompts)} prompts: empty, and no BOS token precedes it{_where(empty)}")
     if long:
         done = "truncated" if too_long == "truncate" else "dropped"
         lines.append(f"{done} {len(long)} of {len(prompts)} prompts: {len(long[0].ids)} > {limit} tokens{_where(long)}")
-    kept = [prompt for prompt in prompts if len(prompt.ids) and (too_long == "truncate" or limit is None or len(prompt.ids) <= limit)]
+    kept = [
+        prompt for prompt in prompts if len(prompt.ids) and (too_long == "truncate" or limit is None or len(prompt.ids) <= limit)
+    ]
     if limit is not None and too_long == "truncate":
         kept = [_cut(prompt, limit, vocabulary) if len(prompt.ids) > limit else prompt for prompt in kept]
     return kept, lines

@@ -128,7 +128,9 @@ class SampleFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CheckpointError(f"{self._partial} is in use by another process. Wait for it, or choose another --out.") from error
+            raise CheckpointError(
+                f"{self._partial} is in use by another process. Wait for it, or choose another --out."
+            ) from error
 
     def _read(self, prompts: Sequence[Prompt], sampler: Mapping[str, Any]) -> dict[int, str]:
         """The rows that are there, by number. A torn last line, from a process that was killed, is cut off."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import os
 import random
 import threading
 import time
-from collections.abc import Mapping
-from datetime import datetime, timezone
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from datetime import timezone
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from humanline.errors import ConfigError, ServerError
 from humanline.sample.config import ServerConfig
 
 if TYPE_CHECKING:
     import openai
+
+Answer = TypeVar("Answer")
 
 PASSING = frozenset({408, 409, 425, 429})
 """status codes below 500 that may be gone on a further try"""
@@ -37,7 +40,7 @@ class BrokenReply(Exception):
 
 
 class Server:
-    """One server; its methods may be called from many threads."""
+    """One server. Requests run concurrently in a thread of their own, so that they can be cancelled at once."""
 
     def __init__(self, config: ServerConfig) -> None:
         try:
@@ -46,64 +49,95 @@ class Server:
             raise ConfigError("backend openai needs the package openai. Install it with `pip install openai`.") from error
         self.config = config
         self._faults = openai
-        self._stop = threading.Event()
-        self._client: openai.OpenAI = openai.OpenAI(
+        self._client = openai.AsyncOpenAI(
             base_url=config.url,
             # Servers of one's own ask for no key, but the client wants one.
             api_key=os.environ.get("OPENAI_API_KEY") or "none",
             max_retries=0,
             timeout=config.timeout,
         )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="humanline requests", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._client.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def stop(self) -> None:
-        """Requests that wait for a further try give up instead."""
-        self._stop.set()
-
-    def models(self) -> list[str]:
-        """Names of the models that the server lists."""
-        reply = self._request("GET", "/models", None)
-        listed = reply.get("data")
-        if not isinstance(listed, list):
-            raise ServerError(f"server {self.config.url}: its list of models has no 'data'. Name the model with --server.model.")
-        return [str(entry["id"]) for entry in listed if isinstance(entry, Mapping) and "id" in entry]
+    def close(self) -> None:
+        """Cancel what is under way and close all connections."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def model(self) -> str:
         """The name to ask for: the configured one, else the only one listed."""
         if self.config.model is not None:
             return self.config.model
-        names = self.models()
+        names = self._await(self._request("GET", "/models", None, _listed, threading.Event()))
         if len(names) != 1:
             listed = ", ".join(names[:5]) if names else "none"
-            raise ConfigError(f"server.model is null, and {self.config.url} lists {listed}: expected one. Name it with --server.model.")
+            raise ConfigError(
+                f"server.model is null, and {self.config.url} lists {listed}: expected one. Name it with --server.model."
+            )
         return names[0]
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a request, as JSON."""
-        return self._request("POST", path, body)
+    def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], Answer]) -> Answer:
+        """What `read` makes of the reply. A `BrokenReply` that it raises is a passing fault."""
+        return self._await(self._request("POST", path, body, read, threading.Event()))
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def submit(
+        self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], Answer], give_up: threading.Event
+    ) -> Future[Answer]:
+        """`post` without waiting. Once `give_up` is set, nothing is tried again."""
+        return asyncio.run_coroutine_threadsafe(self._request("POST", path, body, read, give_up), self._loop)
+
+    def _await(self, request: Coroutine[Any, Any, Answer]) -> Answer:
+        future = asyncio.run_coroutine_threadsafe(request, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        read: Callable[[dict[str, Any]], Answer],
+        give_up: threading.Event,
+    ) -> Answer:
         for attempt in range(self.config.retries + 1):
             try:
-                return self._once(method, path, body)
+                return read(await self._once(method, path, body))
             except self._faults.APIStatusError as error:
                 fault: Exception = error
                 if error.status_code not in PASSING and error.status_code < 500:
                     raise Refused(self._refusal(path, error), error.status_code) from error
             except (self._faults.APIConnectionError, BrokenReply) as error:
                 fault = error
-            if attempt == self.config.retries or self._stop.wait(self._pause(attempt, fault)):
+            if attempt == self.config.retries or give_up.is_set():
                 break
+            await asyncio.sleep(self._pause(attempt, fault))
         raise ServerError(self._failure(path, fault, attempt + 1)) from fault
 
-    def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
-            reply = self._client.get(path, cast_to=object) if method == "GET" else self._client.post(path, cast_to=object, body=body)
+            if method == "GET":
+                reply = await self._client.get(path, cast_to=object)
+            else:
+                reply = await self._client.post(path, cast_to=object, body=body)
         except ValueError as error:  # the client's JSON decoder
             raise BrokenReply(f"its reply is not JSON ({error})") from error
         if not isinstance(reply, dict):
@@ -139,6 +173,14 @@ class Server:
         return f"{where} answers {path} with something else, {after}: {fault}. Is it an OpenAI-compatible server?"
 
 
+def _listed(reply: dict[str, Any]) -> list[str]:
+    """Names in a reply of /models."""
+    listed = reply.get("data")
+    if not isinstance(listed, list):
+        raise BrokenReply("its list of models has no 'data'")
+    return [str(entry["id"]) for entry in listed if isinstance(entry, dict) and "id" in entry]
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a Retry-After header asks to wait, given as a number or a date; None without one."""
     value = headers.get("retry-after")
@@ -154,7 +196,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=timezone.utc)
-    return max(0.0, when.timestamp() - datetime.fromtimestamp(time.time(), timezone.utc).timestamp())
+    return max(0.0, when.timestamp() - time.time())
 
 
 def _reason(error: openai.APIStatusError) -> str:

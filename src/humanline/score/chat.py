@@ -125,12 +125,12 @@ class Chat:
                 self._client.close()
                 self._client = None
 
-    def ask(self, messages: list[dict[str, str]]) -> Reply:
-        """The model's reply. Raises `Unanswered` for this call, `ScoringError` where every call would fail."""
+    def ask(self, prompt: str) -> Reply:
+        """The model's reply to one user message. Raises `Unanswered` for this call, `ScoringError` where every call would fail."""
         attempt = 0
         while True:
             try:
-                return _reply(self._call(messages), self.settings.max_tokens)
+                return _reply(self._call(prompt), self.settings.max_tokens)
             except _Passing as fault:
                 if attempt == self.settings.retries:
                     attempts = "1 attempt" if attempt == 0 else f"{attempt + 1} attempts"
@@ -142,14 +142,14 @@ class Chat:
                     raise Unanswered("stopped", fault.note, lost=True) from fault.__cause__
                 attempt += 1
 
-    def _call(self, messages: list[dict[str, str]]) -> Any:
+    def _call(self, prompt: str) -> Any:
         """One request, repeated at once in another dialect where the server refuses a setting; what worked is remembered."""
         import openai
 
         dialect = self.dialect
         while True:
             try:
-                response = self.client.chat.completions.create(**self._body(messages, dialect))
+                response = self.client.chat.completions.create(**self._body(prompt, dialect))
             except openai.APIStatusError as error:
                 simpler = dialect.without(error.message) if error.status_code in (400, 422) else None
                 if simpler is None:
@@ -166,7 +166,8 @@ class Chat:
                     self.dialect = dialect
                 return response
 
-    def _body(self, messages: list[dict[str, str]], dialect: Dialect) -> dict[str, Any]:
+    def _body(self, prompt: str, dialect: Dialect) -> dict[str, Any]:
+        messages = [{"role": "user", "content": prompt}]
         body: dict[str, Any] = {"model": self.settings.model, "messages": messages, dialect.limit: self.settings.max_tokens}
         if dialect.temperature:
             body["temperature"] = self.settings.temperature

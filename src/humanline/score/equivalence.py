@@ -60,7 +60,7 @@ def compare(golds: Sequence[str], text: str, *, precision: int, set_relations: b
 
 
 def _read(text: str) -> list[Any]:
-    return parse(text, parsing_timeout=None)  # type: ignore[arg-type]
+    return parse(text, parsing_timeout=None)
 
 
 def _read_gold(gold: str) -> list[Any]:

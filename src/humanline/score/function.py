@@ -39,7 +39,7 @@ class FunctionScorer(Scorer):
     def __init__(self, settings: Function) -> None:
         self.path = settings.path
         self.function = load_function(settings.path)
-        self.label = settings.label or getattr(self.function, "__name__", type(self.function).__name__)
+        self.label = settings.label or settings.path.rpartition(":")[2]
         self.form, self._named, self._takes_all = _signature(self.function, settings.path)
 
     def verdicts(self, items: Sequence[Item]) -> list[Verdict]:
@@ -80,7 +80,9 @@ def load_function(path: str) -> Callable[..., Any]:
     module = _file(module_name, path) if module_name.endswith(".py") else _module(module_name, path)
     function = getattr(module, name, None)
     if function is None:
-        raise ConfigError(f"scorer.path {path!r}: {module.__file__ or module_name} defines no {name!r}.{nearest(name, vars(module))}")
+        raise ConfigError(
+            f"scorer.path {path!r}: {module.__file__ or module_name} defines no {name!r}.{nearest(name, vars(module))}"
+        )
     if not callable(function):
         raise ConfigError(f"scorer.path {path!r} is {type_name(function)}: expected a function.")
     if inspect.iscoroutinefunction(function):
@@ -119,7 +121,9 @@ def _signature(function: Callable[..., Any], path: str) -> tuple[Form, dict[str,
         elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             named[name] = parameter.default is parameter.empty
         elif parameter.kind is parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"scorer.path {path!r}: parameter {name!r} is positional only. It is called by keywords: remove the '/'.")
+            raise ConfigError(
+                f"scorer.path {path!r}: parameter {name!r} is positional only. It is called by keywords: remove the '/'."
+            )
     form: Form | None = None
     if "completion" in named and "completions" not in named:
         form = "completion"
@@ -136,29 +140,19 @@ def _signature(function: Callable[..., Any], path: str) -> tuple[Form, dict[str,
 def _arguments(form: Form, items: Sequence[Item]) -> dict[str, Any]:
     """Everything that may be passed. The prompt and what belongs to it come before columns of the same name."""
     first = items[0]
+    own: dict[str, Any]
     if form == "completion":
-        own = {
-            "prompt": _plain(first.prompt),
-            "completion": first.completion,
-            "prompt_tail": first.prompt_tail,
-            "finished": first.finished,
-        }
-        return {**first.row, **own}
+        own = {"prompt": _plain(first.prompt), "completion": first.completion, "prompt_tail": first.prompt_tail}
+        return {**first.row, **own, "finished": first.finished}
     finished = [item.finished for item in items]
     if form == "prompt":
-        texts = [item.completion for item in items]
-        own = {"prompt": _plain(first.prompt), "completions": texts, "prompt_tail": first.prompt_tail, "finished": finished}
-        return {**first.row, **own}
+        own = {"prompt": _plain(first.prompt), "completions": [item.completion for item in items]}
+        return {**first.row, **own, "prompt_tail": first.prompt_tail, "finished": finished}
     turns = not isinstance(first.prompt, str)
     completions = [[{"role": "assistant", "content": item.completion}] if turns else item.completion for item in items]
     columns = {name: [item.row[name] for item in items] for name in first.row}
-    own = {
-        "prompts": [_plain(item.prompt) for item in items],
-        "completions": completions,
-        "prompt_tail": [item.prompt_tail for item in items],
-        "finished": finished,
-    }
-    return {**columns, **own}
+    own = {"prompts": [_plain(item.prompt) for item in items], "completions": completions}
+    return {**columns, **own, "prompt_tail": [item.prompt_tail for item in items], "finished": finished}
 
 
 def _plain(prompt: Text) -> str | list[dict[str, Any]]:

@@ -18,5 +18,7 @@ def gold_answers(row: Mapping[str, Any], column: str) -> list[str] | Verdict:
     answers = list(value) if isinstance(value, (list, tuple)) else [value]
     for answer in answers:
         if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
-            return Verdict(None, "no gold answer", f"column {column!r} holds {type_name(answer)} ({shown(answer)}), not an answer")
+            return Verdict(
+                None, "no gold answer", f"column {column!r} holds {type_name(answer)} ({shown(answer)}), not an answer"
+            )
     return [str(answer) for answer in answers]

@@ -43,7 +43,9 @@ class GSM8KScorer(Scorer):
         found = marked_number(text) if self.settings.style == "strict" else last_number(text)
         if found is None:
             return Verdict(0.0, note="no number after ####" if self.settings.style == "strict" else "no number")
-        return Verdict(float(any(Decimal(found) == Decimal(value) for value in values if value is not None)), note=f"answer {found}")
+        return Verdict(
+            float(any(Decimal(found) == Decimal(value) for value in values if value is not None)), note=f"answer {found}"
+        )
 
 
 def marked_number(text: str) -> str | None:
@@ -55,10 +57,8 @@ def marked_number(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number of a text."""
-    found = None
-    for found in _NUMBER.finditer(text):
-        pass
-    return _plain(found) if found else None
+    found = list(_NUMBER.finditer(text))
+    return _plain(found[-1]) if found else None
 
 
 def _plain(found: re.Match[str]) -> str:

@@ -67,7 +67,7 @@ class Scorer(ABC):
         """What scores depend on besides the settings (versions, sources), as JSON values: equal facts, equal scores."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold nothing
         """Give back processes, connections and files. The scorer opens what it needs again if it is used once more."""
 
     def __enter__(self) -> Self:

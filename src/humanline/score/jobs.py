@@ -38,12 +38,16 @@ class Jobs:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.open("a+", encoding="utf-8", newline="\n")
         except OSError as error:
-            raise ScoringError(f"job file {self.path} cannot be written: {error.strerror}. Choose another with --scorer.jobs.") from error
+            raise ScoringError(
+                f"job file {self.path} cannot be written: {error.strerror}. Choose another with --scorer.jobs."
+            ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise ScoringError(f"job file {self.path} is in use by another process. Wait for it, or name another with --scorer.jobs.") from error
+            raise ScoringError(
+                f"job file {self.path} is in use by another process. Wait for it, or name another with --scorer.jobs."
+            ) from error
         self._read(file)
         self._file = file
 

@@ -10,34 +10,35 @@ from typing import Any
 from humanline.data.turns import Turns
 from humanline.score.config import Judge
 
-REPLY_OBJECT = 'Reply with one JSON object and nothing else: {{"reason": "<one or two sentences>", "score": <number from {low} to {high}>}}'
-REPLY_NUMBER = "Reply with one whole number from {low} to {high} and nothing else."
-REPLY_CHOICE = 'Reply with one JSON object and nothing else: {"reason": "<one or two sentences>", "better": "A" or "B"}'
+_OBJECT = 'Reply with one JSON object and nothing else: {"reason": "<one or two sentences>", '
+SCORE_OBJECT = _OBJECT + '"score": <number from {low} to {high}>}'
+SCORE_NUMBER = "Reply with one whole number from {low} to {high} and nothing else."
+CHOICE_OBJECT = _OBJECT + '"better": "A" or "B"}'
+CHOICE_LETTER = "Reply with the letter of the better answer, A or B, and nothing else."
 
 
 def grading_prompt(settings: Judge, turns: Turns, columns: Mapping[str, Any]) -> str:
     """The instructions, the conversation whose last turn is graded, the columns to be shown, and the form of the reply."""
-    reply = REPLY_OBJECT if settings.mode == "number" else REPLY_NUMBER
+    reply = SCORE_OBJECT if settings.mode == "number" else SCORE_NUMBER
     return "\n\n".join(
         [
             fill(settings.instructions, settings),
             conversation(turns),
             *shown_columns(columns),
-            "Grade the last turn of the conversation, which the assistant wrote. "
-            + reply.format(low=f"{settings.low:g}", high=f"{settings.high:g}"),
+            "Grade the last turn of the conversation, which the assistant wrote. " + fill(reply, settings),
         ]
     )
 
 
-def comparing_prompt(instructions: str, turns: Turns, answers: tuple[str, str]) -> str:
-    """The instructions, the conversation, two answers to it named A and B, and the form of the reply."""
+def comparing_prompt(instructions: str, turns: Turns, answers: tuple[str, str], *, letter: bool) -> str:
+    """The instructions, the conversation, two answers to it named A and B, and the form of the reply: a letter or an object."""
     tag = free_tag("answer", answers)
     return "\n\n".join(
         [
             instructions,
             conversation(turns),
             *(f'<{tag} name="{name}">\n{answer}\n</{tag}>' for name, answer in zip("AB", answers, strict=True)),
-            REPLY_CHOICE,
+            CHOICE_LETTER if letter else CHOICE_OBJECT,
         ]
     )
 

@@ -85,7 +85,9 @@ class Verifier:
             self._idle.put(worker)
         if isinstance(reply, str):
             return Comparison(None, "", reply, self.limit)
-        return Comparison(reply["right"], reply["found"], "" if reply["right"] is not None else "gold answer not readable", reply["seconds"])
+        return Comparison(
+            reply["right"], reply["found"], "" if reply["right"] is not None else "gold answer not readable", reply["seconds"]
+        )
 
     def compare_all(self, questions: Sequence[tuple[Sequence[str], str]]) -> list[Comparison]:
         """`compare` for each (golds, text), in order, by all worker processes."""
@@ -124,7 +126,9 @@ class _Worker:
         self._unread = b""
         if not isinstance(self._read(START_LIMIT), dict):
             self.stop()
-            raise ScoringError(f"the math verifier's worker process does not start: {sys.executable} ended with {self._process.returncode}.")
+            raise ScoringError(
+                f"the math verifier's worker process does not start: {sys.executable} ended with {self._process.returncode}."
+            )
 
     @property
     def alive(self) -> bool:
