@@ -68,7 +68,8 @@ class MetricsLog:
             self._print(line)
 
     def _print(self, line: dict[str, Any]) -> None:
-        shown = [(heading, form.format(line[name])) for name, heading, form in COLUMNS if line.get(name) is not None]
+        values = [(heading, form, line[name]) for name, heading, form in COLUMNS if line.get(name) is not None]
+        shown = [(heading, form.format(value) if math.isfinite(value) else "–") for heading, form, value in values]
         per_step = (time.perf_counter() - self._started) / max(line["step"] - self._first, 1)
         shown.append(("ETA", duration(per_step * (self.total - line["step"]))))
         width = len(f"{self.total}/{self.total}")
@@ -91,13 +92,15 @@ def cut_back(path: Path, done: int) -> None:
     if not path.exists():
         return
     kept = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            step = json.loads(text)["step"]
+            step = int(json.loads(text)["step"])
         except (ValueError, KeyError, TypeError) as error:
             if number > done:
                 break
-            raise CheckpointError(f"{path}:{number}: not a line of metrics ({error}). Expected JSON with a step.") from error
+            raise CheckpointError(
+                f"{path}:{number}: not a line of metrics ({error}). Expected JSON with a step. Remove the line to resume without it."
+            ) from error
         if step <= done:
             kept.append(text + "\n")
     temporary = path.with_name(f".{path.name}.partial")
