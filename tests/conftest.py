@@ -14,7 +14,8 @@ from jaxtyping import install_import_hook
 
 # Before anything imports these modules: annotations such as Float[Tensor, "B T"] are then checked at every call.
 install_import_hook(
-    ["humanline.limit", "humanline.objectives", "humanline.token_logps", "humanline.embedded.score"], "beartype.beartype"
+    ["humanline.limit", "humanline.objectives", "humanline.token_logps", "humanline.embedded.score", "humanline.sample.draw"],
+    "beartype.beartype",
 )
 
 import hypothesis

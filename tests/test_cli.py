@@ -64,11 +64,7 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
 def test_help_lists_the_verbs_that_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     listed = capsys.readouterr().out
-    assert (
-        [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and "--" not in line]
-        == list(cli.VERBS)
-        == ["demo", "train"]
-    )
+    assert [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and "--" not in line] == list(cli.VERBS)
 
 
 def test_without_a_verb_help_is_shown_and_usage_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +73,8 @@ def test_without_a_verb_help_is_shown_and_usage_is_wrong(capsys: pytest.CaptureF
 
 
 def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert wrong("trian", capsys) == "ConfigError: 'trian' is not a verb. Did you mean 'train'? Expected one of demo, train."
+    expected = f"ConfigError: 'trian' is not a verb. Did you mean 'train'? Expected one of {', '.join(cli.VERBS)}."
+    assert wrong("trian", capsys) == expected
 
 
 def test_train_help_lists_every_recipe_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:

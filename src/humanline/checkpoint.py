@@ -85,8 +85,15 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         optimizer = load_file(folder / "optimizer.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{folder} cannot be read: {error}. Remove it to resume from an earlier checkpoint.") from error
-    if state.get("format") != FORMAT:
-        raise CheckpointError(f"{folder}/state.json has format {state.get('format')!r}: this version reads format {FORMAT}.")
+    found = state.get("format") if isinstance(state, dict) else None
+    if found != FORMAT:
+        raise CheckpointError(f"{folder}/state.json has format {found!r}: this version reads format {FORMAT}.")
+    types: dict[str, type | tuple[type, ...]] = {"step": int, "of": int, "data": str, "held_out": str, "settings": dict, "synced_before": (int, type(None))}
+    wrong = [name for name, kind in types.items() if not isinstance(state.get(name), kind)]
+    if wrong or state["step"] != int(folder.name.rpartition("-")[2]):
+        raise CheckpointError(
+            f"{folder}/state.json is damaged at {(wrong or ['step'])[0]!r}. Remove {folder} to resume from an earlier checkpoint."
+        )
     return state, optimizer
 
 
@@ -103,6 +110,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: dict[str, torch.Tensor], folder: Path) -> None:
     """The inverse of `optimizer_tensors`."""
     state: dict[int, dict[str, torch.Tensor]] = {}
+    shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
     number_of = {name: number for number, name in enumerate(names)}
     for key, value in tensors.items():
         part, _, name = key.partition(".")
@@ -110,8 +118,14 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
             raise CheckpointError(
                 f"{folder}/optimizer.safetensors holds {name!r}, which this model has not: it belongs to another model."
             )
+        if part != "step" and value.shape != shapes[number_of[name]]:
+            raise CheckpointError(
+                f"{folder}/optimizer.safetensors has {list(value.shape)} for {key!r}, where the model has "
+                f"{list(shapes[number_of[name]])}: it belongs to another model."
+            )
         state.setdefault(number_of[name], {})[part] = value
-    if tensors and len(state) != len(names):
-        missing = next(name for name in names if number_of[name] not in state)
+    parts = {"step", "exp_avg", "exp_avg_sq"}
+    missing = next((name for name in names if not parts <= state.get(number_of[name], {}).keys()), None)
+    if missing:
         raise CheckpointError(f"{folder}/optimizer.safetensors lacks {missing!r}: it belongs to another model or is incomplete.")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -43,6 +43,14 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's name and type
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As PyYAML's, which raises anything for a value that its own tag does not fit (`!!int abc`, 5000 digits)."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError) as error:
+            problem = f"value is no {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
 
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that also quotes text which only YAML 1.2 would read as a number: the result means the same to both versions."""
@@ -64,7 +72,12 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def load_config(path: str | Path) -> TrainConfig:
-    """Read a YAML file. Settings that it leaves out keep their defaults.
+    """Read a training run's YAML file; see `load_settings`."""
+    return load_settings(path, TrainConfig)
+
+
+def load_settings(path: str | Path, cls: type[Config]) -> Config:
+    """Read a YAML file as a dataclass of settings. Those that it leaves out keep their defaults.
 
     Raises `ConfigError`, with file and line, for broken YAML, an unknown key, or a value of the wrong type or range.
     """
@@ -73,7 +86,7 @@ def load_config(path: str | Path) -> TrainConfig:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"{path} cannot be read: {reason}. Expected a YAML file of settings.") from error
-    return parse_config(text, source=str(path))
+    return _parse(cls, text, str(path))
 
 
 def load_recipe(recipe: str) -> TrainConfig:
@@ -90,12 +103,17 @@ def load_recipe(recipe: str) -> TrainConfig:
 
 def parse_config(text: str, *, source: str = "<text>") -> TrainConfig:
     """The config that `text` describes; `source` stands for the file name in errors."""
+    return _parse(TrainConfig, text, source)
+
+
+def _parse(cls: type[Config], text: str, source: str) -> Config:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
-            raise ConfigError(f"{source} is empty: expected settings, e.g. those of `humanline train dpo --print-config`.")
-        return _Reader(source, loader).dataclass(TrainConfig, node, key="")
+            example = "those of `humanline train dpo --print-config`" if cls is TrainConfig else ", ".join(_fields(cls))
+            raise ConfigError(f"{source} is empty: expected settings, e.g. {example}.")
+        return _Reader(source, loader).dataclass(cls, node, key="")
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{source}:{mark.line + 1}" if mark else source
@@ -111,8 +129,8 @@ def parse_value(text: str, hint: Any) -> Any:
         raise ConfigError(f"{text!r} was given: expected {_expected(hint)}.") from error
 
 
-def dump(config: TrainConfig) -> str:
-    """YAML with every setting and its meaning; `parse_config(dump(config)) == config`."""
+def dump(config: Any) -> str:
+    """A dataclass of settings as YAML, each with its meaning; `parse_config(dump(config)) == config`."""
     return "\n".join(_lines(config, indent="")) + "\n"
 
 
@@ -122,6 +140,12 @@ def variants(union: Any) -> dict[str, type]:
     if not all(dataclasses.is_dataclass(member) for member in members):
         return {}
     return {member.name: member for member in members}
+
+
+def variants_of_list(hint: Any) -> dict[str, type]:
+    """The `variants` of the items of a tuple of any length; {} for any other type."""
+    arguments = typing.get_args(hint)
+    return variants(arguments[0]) if typing.get_origin(hint) is tuple and arguments[1:] == (Ellipsis,) else {}
 
 
 class _Reader:
@@ -172,6 +196,8 @@ class _Reader:
             return self.dataclass(hint, node, key=key)
         if choices := variants(hint):
             return self.dataclass(self.variant(choices, node, key=key), node, key=key)
+        if choices := variants_of_list(hint):
+            return self.several(choices, node, key=key)
         value = self.loader.construct_object(node, deep=True)
         if typing.get_origin(hint) is tuple and isinstance(value, list):
             value = tuple(value)
@@ -179,6 +205,13 @@ class _Reader:
             return _adapter(hint).validate_python(value)
         except ValidationError:
             self.fail(node, f"{key} is {self.show(node)}: expected {_expected(hint)}.{_advice(hint, node, value)}")
+
+    def several(self, choices: Mapping[str, type], node: yaml.Node, *, key: str) -> tuple[Any, ...]:
+        """A list of mappings, each of which chooses its class."""
+        if not isinstance(node, yaml.SequenceNode):
+            self.fail(node, f"{key} is {self.show(node)}: expected a list, each item with a name, e.g. `- name: {next(iter(choices))}`.")
+        items = [(f"{key}[{index}]", child) for index, child in enumerate(node.value)]
+        return tuple(self.dataclass(self.variant(choices, child, key=name), child, key=name) for name, child in items)
 
     def variant(self, choices: Mapping[str, type], node: yaml.Node, *, key: str) -> type:
         """The class that the mapping's `name` chooses."""
@@ -260,7 +293,8 @@ def _leaf_keys(cls: type, key: str = "") -> Iterator[str]:
     for name, hint in typing.get_type_hints(cls).items():
         if name not in _fields(cls):
             continue
-        sections = list(variants(hint).values()) or ([hint] if isinstance(hint, type) and dataclasses.is_dataclass(hint) else [])
+        own = [hint] if isinstance(hint, type) and dataclasses.is_dataclass(hint) else []
+        sections = list((variants(hint) or variants_of_list(hint)).values()) or own
         if not sections:
             yield _join(key, name)
         for section in sections:
@@ -276,6 +310,11 @@ def _lines(settings: Any, *, indent: str) -> Iterator[str]:
         if dataclasses.is_dataclass(value):
             yield f"{indent}{name}:"
             yield from _lines(value, indent=indent + "  ")
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            yield f"{indent}{name}:"
+            for item in value:
+                first, *rest = _lines(item, indent=indent + "    ")
+                yield from (f"{indent}  - {first.lstrip()}", *rest)
         else:
             line = f"{indent}{name}: {show_value(value)}"
             yield f"{line:<32}  # {docs[name]}" if name in docs else line
@@ -290,13 +329,18 @@ def show_value(value: Any) -> str:
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """{field: the string below it}; {} where the source is not at hand (a frozen application), since comments are a courtesy."""
+    """{field: the string below it}, inherited fields included.
+
+    {} where the source is not at hand (a frozen application), since comments are a courtesy.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except OSError:
         return {}
     body = tree.body[0].body  # type: ignore[attr-defined]
-    return {
+    bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
+    inherited = {name: doc for base in bases for name, doc in field_docs(base).items()}
+    return inherited | {
         field.target.id: " ".join(doc.value.value.split())
         for field, doc in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import ProjectConfiguration, gather_object
 from torch import Tensor, nn
 
@@ -20,6 +21,9 @@ class Workers:
     """The processes of a run, each with one device. With one process every method is the obvious local thing."""
 
     def __init__(self, config: TrainConfig) -> None:
+        if absent := set(config.log.trackers) - {str(tracker) for tracker in get_available_trackers()}:
+            tracker = min(absent)
+            raise ConfigError(f"log.trackers has {tracker}, which is not installed. Run `pip install {tracker}`, or leave it out.")
         # A run must not inherit the mixed precision of an earlier one in the same Python process.
         AcceleratorState._reset_state(reset_partial_state=_device_changed(config.device))
         self.accelerator = Accelerator(

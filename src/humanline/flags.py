@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from humanline import recipes
 from humanline.config import LimitConfig, ObjectiveConfig, TrainConfig
-from humanline.configfile import load_config, load_recipe, parse_value, show_value, variants
+from humanline.configfile import field_docs, load_config, load_recipe, load_settings, parse_value, show_value, variants
 from humanline.errors import CheckpointError, ConfigError, nearest
+from humanline.score.config import Math, ScoreConfig, ScorerConfig, ScorersFile
 
-VARIANTS = {"objective": variants(ObjectiveConfig), "limit": variants(LimitConfig)}
+if TYPE_CHECKING:
+    from humanline.evaluate.config import AnswersConfig, WinRateConfig
+
+Settings = TypeVar("Settings")
+
+VARIANTS = {"objective": variants(ObjectiveConfig), "limit": variants(LimitConfig), "scorer": variants(ScorerConfig)}
 
 
 def parse_train(words: Sequence[str]) -> tuple[TrainConfig, bool]:
@@ -29,12 +36,100 @@ def parse_train(words: Sequence[str]) -> tuple[TrainConfig, bool]:
         recipe, config, flags = "", _run_config(words), list(words)
     else:
         recipe, config, flags = words[0], load_recipe(words[0]), list(words[1:])
-    for section in VARIANTS:
+    for section in ("objective", "limit"):
         flags, chosen = _take(flags, f"--{section}.name")
         if chosen:
             config = config.replace(**{section: _variant(section, chosen[-1], getattr(config, section))})
         _refuse_other_variants(flags, section, getattr(config, section).name)
     return _apply(flags, config, recipe=recipe)
+
+
+def parse_settings(
+    cls: type[Settings], words: Sequence[str], *, verb: str, about: str, positional: str, flat: Sequence[str] = ()
+) -> Settings:
+    """The config `cls` of a verb without recipes: `POSITIONAL --flags` over its defaults. Ends with status 2 for a wrong flag.
+
+    flat: sections whose flags have no prefix, `--n` instead of `--sample.n`.
+    """
+    fields = _fields(cls, positional, flat)
+    given = _read(fields, words, verb=verb, about=about)
+    return cls(**{name: getattr(given, name) for name, *_ in fields})
+
+
+def parse_score(words: Sequence[str]) -> ScoreConfig:
+    """`DATA --out FILE --scorer.name NAME [--flags]`, or with `--scorers FILE` for several scorers.
+
+    Only the flags of the scorer that `--scorer.name` chooses exist.
+    """
+    flags, chosen = _take(words, "--scorer.name")
+    scorer = _variant("scorer", chosen[-1], Math()) if chosen else Math()
+    _refuse_other_variants(flags, "scorer", scorer.name)
+    several = "YAML file with a list `scorers:` of such settings; null = the one of the --scorer flags"
+    fields = [
+        *(field for field in _fields(ScoreConfig, "data") if field[0] != "scorers"),
+        ("scorer", ScorerConfig, dataclasses.field(default=scorer)),
+        ("scorers", Annotated[str | None, tyro.conf.arg(help=several)], dataclasses.field(default=None)),
+    ]
+    about = "Score completions: rewards for training, null where there is no score. The defaults below are those of the chosen scorer."
+    given = _read(fields, flags, verb="score", about=about)
+    scorers: tuple[ScorerConfig, ...] = (given.scorer,)
+    if given.scorers is not None:
+        own = [word for word in words if word.startswith("--scorer.")]
+        if own:
+            raise ConfigError(f"{own[0]} and --scorers are given: expected one of them. Put all scorers into {given.scorers}.")
+        scorers = load_settings(given.scorers, ScorersFile).scorers
+    settings = {name: getattr(given, name) for name, *_ in fields if name not in ("scorer", "scorers")}
+    return ScoreConfig(**settings, scorers=scorers)
+
+
+def parse_evaluate(words: Sequence[str]) -> AnswersConfig | WinRateConfig:
+    """`math500 | gsm8k | FILE [--flags]`, or `win-rate [--flags]`. Only the flags of the scorer that `--scorer.name` chooses exist."""
+    from humanline.evaluate.config import TASKS, AnswersConfig, WinRateConfig, answers_task
+
+    what = words[0]
+    default: Any = WinRateConfig() if what == "win-rate" else answers_task(what) if what in TASKS else AnswersConfig(data=what)
+    near = nearest(what, ("win-rate", *TASKS))
+    if near and what not in ("win-rate", *TASKS) and not Path(what).exists():
+        raise ConfigError(f"{what!r} is neither a task nor a file.{near} Expected win-rate, {', '.join(TASKS)} or a file of problems.")
+    flags, chosen = _take(words[1:], "--scorer.name")
+    scorer = _variant("scorer", chosen[-1], default.scorer) if chosen else default.scorer
+    choices = variants(get_type_hints(type(default))["scorer"])
+    if scorer.name not in choices:
+        raise ConfigError(f"--scorer.name is {scorer.name!r}: expected {' or '.join(choices)} for evaluate {what}.")
+    _refuse_other_variants(flags, "scorer", scorer.name)
+    values = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)} | {"scorer": scorer}
+    fields = [
+        (name, hint, dataclasses.field(default_factory=partial(values.__getitem__, name)))
+        for name, hint, _ in _fields(type(default), "", ("sample",))
+    ]
+    about = "How often outputs are preferred to a baseline's." if what == "win-rate" else "How often answers are right: pass@1 and pass@k."
+    given = _read(fields, flags, verb=f"evaluate {what}", about=about)
+    config: AnswersConfig | WinRateConfig = type(default)(**{name: getattr(given, name) for name in values})
+    return config
+
+
+def _fields(cls: type, positional: str, flat: Sequence[str] = ()) -> list[Any]:
+    """The flags of a dataclass, as `dataclasses.make_dataclass` takes them."""
+    hints: dict[str, Any] = get_type_hints(cls)
+    docs = field_docs(cls)
+    fields: list[Any] = []
+    for field in dataclasses.fields(cls):
+        name, metavar = "" if field.name in flat else None, field.name.upper() if field.name == positional else None
+        hint: Any = Annotated[hints[field.name], tyro.conf.arg(name=name, help=docs.get(field.name), metavar=metavar)]
+        fields.append((field.name, Annotated[hint, tyro.conf.Positional] if field.name == positional else hint, field))
+    return fields
+
+
+def _read(fields: Sequence[Any], words: Sequence[str], *, verb: str, about: str) -> Any:
+    """The values of flags. Ends with status 2 for a wrong one."""
+    return tyro.cli(
+        dataclasses.make_dataclass("Flags", fields),
+        args=words,
+        prog=f"humanline {verb}",
+        description=about,
+        config=(tyro.conf.AvoidSubcommands,),
+        registry=_registry(),
+    )
 
 
 def _run_config(words: Sequence[str]) -> TrainConfig:

@@ -238,8 +238,28 @@ class Loop:
         log_ratio_BT = ratio_BT if base_BT is ref_BT else torch.where(mask_BT, logp_BT - ref_BT, 0.0)
         perceived = self._perceive(ratio_BT, micro_batch, "limit", t)
         facts = Facts(mask_BT, micro_batch.group_B, micro_batch.feedback_B, log_ratio_BT, kl)
-        loss = self.objective.loss(perceived.ratio_BT, facts)
+        loss = _checked(self.objective.loss(perceived.ratio_BT, facts), self.objective)
         return Loss(loss.total, loss.metrics | _token_metrics(micro_batch, ratio_BT, perceived, self.objective.reference))
+
+
+def _checked(loss: object, objective: Objective) -> Loss:
+    """What an objective returned. One of a user's own may return anything: say what, instead of failing far from it."""
+
+    def scalar(value: object) -> bool:
+        return isinstance(value, Tensor) and value.ndim == 0
+
+    name = f"objective {type(objective).__name__}"
+    if not isinstance(loss, Loss):
+        raise TrainingError(f"{name}: loss() returned a {type(loss).__name__}. Expected Loss(total, metrics).")
+    if not scalar(loss.total):
+        shape = f"shape {list(loss.total.shape)}" if isinstance(loss.total, Tensor) else f"type {type(loss.total).__name__}"
+        raise TrainingError(f"{name}: loss() returned a total of {shape}. Expected one number as a tensor: return the `.sum()`.")
+    if torch.is_grad_enabled() and not loss.total.requires_grad:
+        raise TrainingError(f"{name}: loss() returned a total without gradient. Expected it to depend on ratio_BT, undetached.")
+    for metric, pair in loss.metrics.items():
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(scalar, pair))):
+            raise TrainingError(f"{name}: metric {metric!r} is not a pair of scalar tensors. Expected (sum, weight), as `total` gives.")
+    return loss
 
 
 _IDLE = batch.Sequence(

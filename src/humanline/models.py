@@ -6,9 +6,10 @@ import hashlib
 import importlib.util
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from humanline.config import ModelConfig
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+UNLOADABLE = (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError)
+"""what transformers raises for files that are missing, torn, or of another shape"""
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -49,7 +52,7 @@ def load_tokenizer(name: str, config: ModelConfig = ModelConfig()) -> PreTrained
         return AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code, **extra
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except UNLOADABLE as error:
         raise ModelError(f"tokenizer of model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
 
 
@@ -62,16 +65,23 @@ def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedMod
     source, extra = _source(name)
     arguments = {"attn_implementation": config.attention} if config.attention else {}
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
+            output_loading_info=True,
             dtype=getattr(torch, config.dtype),
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
             **arguments,
             **extra,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except UNLOADABLE as error:
         raise ModelError(f"model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
+    model: PreTrainedModel = loaded[0]
+    if missing := sorted(loaded[1]["missing_keys"]):
+        raise ModelError(
+            f"model {name!r} lacks {len(missing)} of its weights (first {missing[0]}), which would start at random.\n"
+            "  Expected a complete causal LM. Reward models, encoders and half-copied directories are not; take another copy or model."
+        )
     if extra:
         model = _forget_quantization(model)
     model.config.use_cache = False
@@ -121,14 +131,38 @@ def disable_dropout(model: nn.Module) -> int:
     return changed
 
 
-def end_of_sequence_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+class Outline(NamedTuple):
+    """What a model says about itself, without its weights."""
+
+    config: Any
+    generation_config: Any
+
+
+def load_outline(name: str, config: ModelConfig = ModelConfig()) -> Outline:
+    """The configuration files of a model, for those who let another process run it."""
+    from transformers import AutoConfig, GenerationConfig
+
+    source, extra = _source(name)
+    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    try:
+        own = AutoConfig.from_pretrained(source, **options, **extra)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"configuration of model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
+    try:
+        generation = GenerationConfig.from_pretrained(source, revision=config.revision or "main")
+    except OSError:  # a model without such a file says the same in its configuration
+        generation = GenerationConfig.from_model_config(own)
+    return Outline(own, generation)
+
+
+def end_of_sequence_ids(model: nn.Module | Outline, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Every id that ends a completion: the generation config's (one or a list) and the tokenizer's, without duplicates."""
     declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = [declared] if isinstance(declared, int) else list(declared or [])
     return tuple(dict.fromkeys([*ids, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
 
 
-def positions(model: nn.Module) -> int | None:
+def positions(model: nn.Module | Outline) -> int | None:
     """How many tokens of prompt + completion the model was built for; None where its configuration names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]
 

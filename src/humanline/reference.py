@@ -75,7 +75,12 @@ class Reference:
         """ref_logp_BT, float32 on the CPU; 0 on padding."""
         ref_BT = np.zeros(tuple(micro_batch.mask_BT.shape), np.float32)
         for b, sequence in enumerate(micro_batch.sequences):
-            values = self.numbers[sequence.key]
+            values = self.numbers.get(sequence.key)
+            if values is None:
+                raise CheckpointError(
+                    f"data row {sequence.row + 1} has no reference log-probs: they were computed for other rows or another order of "
+                    "them. Restore the data and settings that the run was started with, or start a new run."
+                )
             ref_BT[b, : len(values)] = values
         return torch.from_numpy(ref_BT)
 
@@ -111,17 +116,15 @@ def save_numbers(path: Path, numbers: Numbers) -> None:
         partial.unlink(missing_ok=True)
 
 
-def load_numbers(path: Path) -> Numbers:
-    """What `save_numbers` wrote. A missing or damaged file is a `CheckpointError`."""
+def load_numbers(path: Path, move: str = "Delete the file to have them computed again.") -> Numbers:
+    """What `save_numbers` wrote. A missing or damaged file is a `CheckpointError` that ends with what to do, `move`."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             keys, lengths, logps = (file.get_tensor(name) for name in ("keys", "lengths", "logps"))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: reference log-probs cannot be read ({error}). Delete the file to have them computed again."
-        ) from error
+        raise CheckpointError(f"{path}: reference log-probs cannot be read ({error}). {move}") from error
     if metadata.get("format") != FORMAT or lengths.sum() != len(logps) or keys.shape != (len(lengths), 32):
-        raise CheckpointError(f"{path}: not a file of reference log-probs. Delete or move it to have them computed again.")
+        raise CheckpointError(f"{path}: not a file of reference log-probs. {move}")
     pieces = np.split(logps, np.cumsum(lengths)[:-1]) if len(lengths) else []
     return {key.tobytes(): piece for key, piece in zip(keys, pieces, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from humanline import checkpoint, models
@@ -23,13 +25,14 @@ from humanline.data.load import Data, load_data
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedGroup
 from humanline.distributed import Workers
-from humanline.errors import CheckpointError, Interrupted, TrainingError
+from humanline.errors import CheckpointError, Interrupted, ModelError, TrainingError
 from humanline.limit import Off
 from humanline.loop import Loop, adamw, needs_reference
 from humanline.metrics import MetricsLog, duration, watch
 from humanline.objectives import CustomObjective, Objective
 from humanline.reference import Reference, load_numbers, save_numbers
-from humanline.rundir import RunDirectory
+from humanline.rundir import RunDirectory, differences, settings
+from humanline.summary import write_summary
 from humanline.token_logps import TokenLogps
 
 if TYPE_CHECKING:
@@ -60,13 +63,25 @@ def train(config: TrainConfig) -> RunResult:
     try:
         say: Callable[[str], None] = print if workers.main else (lambda _: None)
         source = str(directory.newest or config.model)
-        tokenizer = models.load_tokenizer(source, config.load)
-        model = models.load_policy(source, config.load)
+        try:
+            tokenizer = models.load_tokenizer(source, config.load)
+            model = models.load_policy(source, config.load)
+        except ModelError as error:
+            if directory.newest is None:
+                raise
+            raise CheckpointError(f"{source} is damaged: {error}\n  Remove it to resume from an earlier checkpoint.") from error
         objective = build_objective(config)
         data = load_data(config, objective, tokenizer, model, say)
         say(_memory_line(model))
         run = Run(config, directory, workers, objective, model, tokenizer, data)
         return run.go(say)
+    except BrokenPipeError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"the run in {config.out} stopped, as a file could not be written: {error}. Free space or fix permissions, then start it "
+            "again: with --resume if there is a config.yaml in it."
+        ) from error
     finally:
         directory.close()
 
@@ -91,9 +106,11 @@ class Run:
     ) -> None:
         self.config, self.directory, self.workers, self.tokenizer = config, directory, workers, tokenizer
         self.model = model
-        self.data_key = content_key(data.training)
+        self.data_key, self.held_out_key = content_key(data.training), content_key(data.held_out)
         plan = Plan(len(data.training), config.batch_size, config.seed, config.rows.shuffle)
         self.last = plan.total_steps(config.steps, config.epochs)
+        # Later epochs bring no new rows, only new mismatched pairs.
+        self._scored_ahead = self.last if objective.mismatched else min(self.last, plan.steps_per_epoch)
         module: nn.Module = TokenLogps(model)
         optimizer: torch.optim.Optimizer = adamw(module, config.optimizer)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -115,11 +132,15 @@ class Run:
 
     def go(self, say: Callable[[str], None]) -> RunResult:
         """Train from step 1 or the newest checkpoint to the end."""
+        started = time.perf_counter()
         done = self._restore(say) if self.directory.newest else 0
         if self.workers.main:
             self.directory.write_config(self.config)
+        self._write_summary(done + 1, {}, finished=False)
         if not done:
+            before = time.perf_counter()
             self._first_references()
+            self.loop.clock.add("reference", before)
         trackers = bool(self.config.log.trackers)
         if trackers:
             self.workers.accelerator.init_trackers(self.config.log.project, config=_flat(self.config))
@@ -146,10 +167,19 @@ class Run:
                 self.workers.accelerator.end_training()
         self._save_final()
         seconds = {what: round(value, 3) for what, value in self.loop.clock.seconds.items()}
+        other = time.perf_counter() - started - sum(seconds.values())
+        self._write_summary(done + 1, seconds | {"other": other}, finished=True)
         say(
             f"done: {self.directory.path / 'final'}  ({', '.join(f'{what} {duration(value)}' for what, value in seconds.items())})"
         )
         return RunResult(self.directory.path, self.last, line, seconds)
+
+    def _write_summary(self, first: int, seconds: dict[str, float], *, finished: bool) -> None:
+        if self.workers.main:
+            device, processes = self.workers.device, self.workers.world
+            write_summary(
+                self.directory.path, finished=finished, first=first, last=self.last, seconds=seconds, device=device, processes=processes
+            )
 
     def _step(self, t: int) -> dict[str, Any]:
         try:
@@ -190,7 +220,7 @@ class Run:
         cache = Path(self.config.reference_cache) / f"{self._start_key()}.safetensors" if self.config.reference_cache else None
         if cache and cache.exists():
             reference.numbers = {**load_numbers(cache), **reference.numbers}
-        self.loop.extend(range(1, self.last + 1), lambda steps: watch(steps, "scoring under the starting policy"))
+        self.loop.extend(range(1, self._scored_ahead + 1), lambda steps: watch(steps, "scoring under the starting policy"))
         numbers = self.workers.union(reference.numbers)
         if self.workers.main:
             save_numbers(self.directory.path / "reference.safetensors", numbers)
@@ -223,6 +253,8 @@ class Run:
         state = {
             "of": self.last,
             "data": self.data_key,
+            "held_out": self.held_out_key,
+            "settings": settings(self.config),
             "synced_before": reference.synced_before if reference else None,
             "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
         }
@@ -249,9 +281,21 @@ class Run:
         folder = self.directory.newest
         assert folder is not None
         state, optimizer = checkpoint.load(folder)
+        earlier = f"Remove {folder} to resume from an earlier checkpoint."
         if state["data"] != self.data_key:
             raise CheckpointError(
                 f"{folder} was trained on other rows than {self.config.data} holds now. Restore the file, or start a new run."
+            )
+        if state["held_out"] != self.held_out_key:
+            raise CheckpointError(
+                f"{folder} was evaluated on other rows than {self.config.eval.data or self.config.data} holds now. Restore the file, or "
+                "start a new run."
+            )
+        if changed := differences(state["settings"], settings(self.config)):
+            raise CheckpointError(
+                f"{folder} was trained with other settings than {self.directory.path / 'config.yaml'} holds now:\n  "
+                + "\n  ".join(changed)
+                + "\n  Restore them there, or start a new run from the trained weights with --model and another --out."
             )
         if state["of"] != self.last:
             raise CheckpointError(
@@ -259,10 +303,11 @@ class Run:
             )
         checkpoint.restore_optimizer(self.loop.optimizer, self.names, optimizer, folder)
         if reference := self.loop.reference:
-            home = self.directory.path if self.config.sync_every is None else folder
-            reference.state = load_numbers(home / "reference.safetensors"), state["synced_before"]
+            fixed = self.config.sync_every is None
+            home, way = (self.directory.path, "The starting policy is gone by now: start a new run.") if fixed else (folder, earlier)
+            reference.state = load_numbers(home / "reference.safetensors", way), state["synced_before"]
         if self.evaluation and self.evaluation.reference:
-            self.evaluation.reference.numbers = load_numbers(folder / "eval-reference.safetensors")
+            self.evaluation.reference.numbers = load_numbers(folder / "eval-reference.safetensors", earlier)
         say(f"resuming {self.directory.path} after step {state['step']} of {self.last}")
         return int(state["step"])
 

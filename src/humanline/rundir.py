@@ -2,6 +2,7 @@
 
 RUN/config.yaml        loads back to the same run
     metrics.jsonl      a line per optimizer step
+    summary.json       seconds by part, versions, machine; see humanline.summary
     checkpoints/       see humanline.checkpoint
     reference.safetensors   log-probs of a reference that never moves
     final/             the trained model in Hugging Face format
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -61,7 +63,7 @@ class RunDirectory:
     def _check(self, config: TrainConfig) -> bool:
         """Whether this continues an earlier run; refuses to mix two runs."""
         saved = self.path / "config.yaml"
-        others = sorted(entry.name for entry in self.path.iterdir() if entry.name != ".lock")
+        others = sorted(entry.name for entry in self.path.iterdir() if entry.name not in (".lock", ".config.yaml.partial"))
         if not config.resume:
             if others:
                 raise CheckpointError(
@@ -75,21 +77,24 @@ class RunDirectory:
                     f"run directory {self.path} has no config.yaml, so there is no run to resume. Choose another --out."
                 )
             return False
-        differences = _differences(configfile.load_config(saved), config)
-        if differences:
+        found = differences(settings(configfile.load_config(saved)), settings(config))
+        if found:
             raise CheckpointError(
                 f"run directory {self.path} was started with other settings, so going on would be another run:\n  "
-                + "\n  ".join(differences)
+                + "\n  ".join(found)
                 + "\n  Leave these as they were, or start a new run from the trained weights with --model and another --out."
             )
         return True
 
     def write_config(self, config: TrainConfig) -> None:
-        """Record what the run was started with (once: a resumed run keeps its own)."""
-        if not self.resumed:
+        """Record what the run was started with (once: a run that goes on from a checkpoint keeps its own)."""
+        if not self.steps:
             temporary = self.path / ".config.yaml.partial"
-            temporary.write_text(configfile.dump(config), encoding="utf-8")
-            os.replace(temporary, self.path / "config.yaml")
+            try:
+                temporary.write_text(configfile.dump(config), encoding="utf-8")
+                os.replace(temporary, self.path / "config.yaml")
+            finally:
+                temporary.unlink(missing_ok=True)  # on a full disk it would keep the run from being started again
 
     def close(self) -> None:
         """Give the directory free."""
@@ -97,7 +102,9 @@ class RunDirectory:
             self._lock.close()
 
 
-def _differences(saved: TrainConfig, given: TrainConfig) -> list[str]:
+def settings(config: TrainConfig) -> dict[str, Any]:
+    """By key path, every setting that a number may depend on, as JSON gives it back."""
+
     def flat(value: Any, key: str) -> dict[str, Any]:
         if not dataclasses.is_dataclass(value):
             return {key: value}
@@ -106,10 +113,14 @@ def _differences(saved: TrainConfig, given: TrainConfig) -> list[str]:
         ]
         return {name: entry for part in parts for name, entry in part.items()}
 
-    before, now = flat(saved, ""), flat(given, "")
-    keys = [key for key in {**before, **now} if key.split(".")[0] not in FREE_ON_RESUME]
+    kept = {key: value for key, value in flat(config, "").items() if key.split(".")[0] not in FREE_ON_RESUME}
+    return dict(json.loads(json.dumps(kept, default=str)))
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A line for each setting that is not what it was."""
     return [
         f"{key}: {before.get(key, '(none)')} then, {now.get(key, '(none)')} now"
-        for key in keys
+        for key in {**before, **now}
         if before.get(key) != now.get(key)
     ]

@@ -79,7 +79,7 @@ class TokenLogps(nn.Module):
 
     @torch.no_grad()
     def _parts_agree(self) -> bool:
-        """Compare both paths on a few random tokens; also finds models whose two forwards differ (dropout left on)."""
+        """Compare both paths on a few random tokens; also finds models that cannot be trained: damaged, not causal, not deterministic."""
         head = self.model.get_output_embeddings()  # type: ignore[operator]
         backbone = _backbone(self.model)
         device = next(self.model.parameters()).device
@@ -87,10 +87,23 @@ class TokenLogps(nn.Module):
             return head is not None and backbone is not self.model
         ids = torch.arange(1, 9, device=device).remainder(self.vocabulary)[None]
         logits = self.model(input_ids=ids, use_cache=False).logits.float()
+        if logits.isnan().any():
+            raise ModelError(
+                f"{type(self.model).__name__}: its logits are NaN for ordinary tokens. Expected finite numbers: the weights are damaged, "
+                "so take another copy of the model."
+            )
         if not torch.equal(logits, self.model(input_ids=ids, use_cache=False).logits.float()):
             raise ModelError(
                 f"{type(self.model).__name__}: two forward passes over the same tokens differ, so log-ratios would be noise. "
                 "Expected a deterministic forward. Dropout that cannot be switched off by its attribute is the usual cause."
+            )
+        other = ids.clone()
+        other[0, -1] = (other[0, -1] + 1) % self.vocabulary
+        shift = (self.model(input_ids=other, use_cache=False).logits.float() - logits)[0, :-1].abs().max()
+        if shift > CHECK_TOLERANCE:
+            raise ModelError(
+                f"{type(self.model).__name__}: another last token changes the logits before it by {float(shift):.2g}, so a token would "
+                "see what follows it. Expected a causal LM; encoders such as BERT look both ways."
             )
         if head is None or backbone is self.model:
             return False

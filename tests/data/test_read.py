@@ -114,7 +114,7 @@ BROKEN = [
     (
         "rows.jsonl",
         '{"prompt": "a"}\n{"prompt": "b" "chosen": 1}\n',
-        'rows.jsonl:2: not valid JSON: Expecting \',\' delimiter at column 16, near \'{"prompt": "b" "chosen": 1}\\n\'.\n'
+        'rows.jsonl:2: not valid JSON: Expecting \',\' delimiter at column 16, near \'{"prompt": "b" "chosen": 1}\'.\n'
         "  Expected one object per line, or in a .json file an array of objects.",
     ),
     (

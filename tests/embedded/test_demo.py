@@ -9,6 +9,8 @@ import os
 import pickle
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from html.parser import HTMLParser
 from pathlib import Path
@@ -211,3 +213,36 @@ def test_figure_draws_to_scale() -> None:
 def test_page_of_a_full_run_does_not_call_it_quick() -> None:
     text = page.html(three_seeds())
     assert "Quick run" not in text and "0.700 ± 0.265" in text and "3,072 prompts" in text
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_a_killed_demo(tmp_path: Path) -> None:
+    """SIGKILL leaves the parent no time to clean up. The trainer holds its lock as long as the worker's process lives."""
+    words = ["--seeds", "1", "--processes", "1", "--methods", "kto", "--out", str(tmp_path)]
+    code = "from humanline.embedded.demo import main; main()"
+    running = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob("runs/*/run/metrics.jsonl")))
+        (lock,) = tmp_path.glob("runs/*/run/.lock")
+        assert not is_free(lock)
+    finally:
+        running.kill()
+        running.wait()
+    wait_until(lambda: is_free(lock))
+    assert not list(tmp_path.glob("runs/*/run/final"))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.1)
+
+
+def is_free(path: Path) -> bool:
+    with open(path) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1024
 """rows tokenized in one call: bounds the memory for texts"""
+ROUNDING = 1e-3
+"""nats above 0 that are put down to a sampler's rounding; a log-prob beyond is none (a probability, or its sign is off)"""
 WITHOUT_LOGPS = "Without log-probs, one scoring pass before training replaces them."
 
 
@@ -300,11 +302,13 @@ def _feedback(row: Row, number: int) -> float:
 
 def _finite_logps(row: Row, number: int) -> np.ndarray:
     """The stored log-probs of a completion, float32."""
-    values = np.array(row.completions[number].logps, np.float32)
-    wrong = np.flatnonzero(~np.isfinite(values))
+    with np.errstate(over="ignore"):
+        values = np.array(row.completions[number].logps, np.float32)
+    wrong = np.flatnonzero(~np.isfinite(values) | (values > ROUNDING))
     if len(wrong):
+        expected = "one of at most 0" if np.isfinite(values[wrong[0]]) else "finite"
         raise DataError(
-            f"{row.place}: completion {number + 1} has log-prob {values[wrong[0]]} at token {wrong[0] + 1}. Expected finite.\n"
+            f"{row.place}: completion {number + 1} has log-prob {values[wrong[0]]} at token {wrong[0] + 1}. Expected {expected}.\n"
             f"  Correct it, or leave the log-probs out. {WITHOUT_LOGPS}"
         )
     return values

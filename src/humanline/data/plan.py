@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from humanline import randomness
+from humanline.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,12 @@ class Plan:
         return math.ceil(self.rows / self.batch_size)
 
     def total_steps(self, steps: int | None, epochs: float) -> int:
-        """`steps` if given, else what `epochs` passes take, rounded up."""
-        return steps if steps is not None else math.ceil(epochs * self.steps_per_epoch - 1e-9)
+        """`steps` if given, else what `epochs` passes take, rounded up, at least one."""
+        if steps is not None:
+            return steps
+        if math.isinf(epochs * self.steps_per_epoch):
+            raise ConfigError(f"epochs is {epochs}: expected a number of passes whose steps can be counted, e.g. 1.0.")
+        return max(1, math.ceil(epochs * self.steps_per_epoch - 1e-9))
 
     def step(self, t: int) -> np.ndarray:
         """Row numbers (from 0) of step t (from 1), int64 [≤ batch_size]."""

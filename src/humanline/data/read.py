@@ -157,7 +157,7 @@ def _object(value: Any, place: Place) -> tuple[Place, dict[str, Any]]:
 def _json_lines(path: Path) -> Records:
     for number, line in _lines(path):
         if line.strip():
-            yield _object(_parse_json(line, source=path.name, line=number), Place(path.name, number))
+            yield _object(_parse_json(line.rstrip("\r\n"), source=path.name, line=number), Place(path.name, number))
 
 
 def _json(path: Path) -> Records:

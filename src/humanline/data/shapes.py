@@ -29,6 +29,7 @@ from humanline.data.turns import is_assistant, text_or_turns
 UNUSED = ("tools", "images", "videos", "audios")
 """columns of other trainers that would change the prompt; not supported, so their presence is noted"""
 
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 LABEL = ("label", "kto_tag")
 LABELS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 
@@ -109,7 +110,12 @@ def _scored(record: Record, notes: Notes) -> Row:
 
 def _reward(record: Record, name: str, value: Any) -> float | None:
     """None: there is no score, which is a state of its own. NaN is a mistake."""
-    return None if value is None else record.number(name, value, "a finite number, or null for no score")
+    if value is None:
+        return None
+    number = record.number(name, value, "a finite number, or null for no score")
+    if abs(number) > FLOAT32_MAX:
+        raise record.error(f"'{name}' is {number:g}: expected a number that float32 can hold, up to {FLOAT32_MAX:.3g}")
+    return number
 
 
 def _group(record: Record, notes: Notes) -> Row:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +68,21 @@ class Job:
 
 
 def prepare_worker() -> None:
-    """One thread per worker; Ctrl-C is the parent's business."""
+    """One thread per worker; Ctrl-C is the parent's business; no worker outlives its parent, however that ended."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only for worker processes"
+    parent.join()
+    os._exit(1)
 
 
 def run(job: Job) -> dict[str, Any]:

@@ -113,11 +113,11 @@ def _kto(name: MethodName, title: str, *, lr: float, beta: float, k: int | None 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _grpo("grpo", "GRPO offline", lr=3e-3, epsilon=0.5),
-        _grpo("grpo-humanline", "GRPO offline + humanline", lr=3e-3, k=16),
-        _dpo("dpo", "DPO offline", lr=3e-3, beta=0.1),
+        _grpo("grpo", "GRPO offline", lr=1e-3, epsilon=0.5),
+        _grpo("grpo-humanline", "GRPO offline + humanline", lr=1e-3, k=16),
+        _dpo("dpo", "DPO offline", lr=1e-3, beta=1.0),
         _dpo("dpo-humanline", "DPO offline + humanline", lr=3e-4, beta=1.0, k=16),
-        _kto("kto", "KTO offline", lr=3e-4, beta=0.1),
+        _kto("kto", "KTO offline", lr=1e-3, beta=0.1),
         _kto("kto-humanline", "KTO offline + humanline", lr=1e-3, beta=1.0, k=16),
         _grpo("grpo-unclipped", "GRPO, no clip, no sync", "control", lr=1e-3, epsilon=math.inf),
         Method("positive-only", "positive-only (best of 8)", "control", "positives", 1, 1e-3, {"name": "sft"}),

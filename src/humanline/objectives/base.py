@@ -125,7 +125,9 @@ class CustomObjective:
             raise ConfigError(f"objective {self.path!r} has no method loss(ratio_BT, facts): expected one that returns a Loss.")
         try:
             return cls(**self.settings)
-        except TypeError as error:
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"objective.settings {self.settings!r} do not fit {self.path}: {error}.") from error
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +24,7 @@ from humanline import models
 from humanline.errors import ModelError
 from humanline.sample.config import SampleConfig
 from humanline.sample.draw import Streams, draw, transformed
-from humanline.sample.sampler import Sampled, logprobs_meaning
+from humanline.sample.sampler import Sampled, logprobs_meaning, versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,15 +46,19 @@ class TransformersSampler:
         model: PreTrainedModel,
         eos_ids: Sequence[int],
         *,
+        vocabulary: int | None = None,
         name: str = "",
         autocast: Literal["off", "bfloat16"] = "off",
         watch: Callable[[int], None] | None = None,
     ) -> None:
-        """eos_ids: every id that ends a completion. autocast: as in training. watch: is told how many tokens each step made."""
+        """eos_ids: every id that ends a completion. vocabulary: how many ids the tokenizer has; a model's further ones, which stand
+        for nothing, are never drawn. autocast: as in training. watch: is told how many tokens each step made.
+        """
         self.model, self.name = model, name
         self._device = next(model.parameters()).device
         self._draws_on = torch.device("cpu") if self._device.type == "mps" else self._device  # mps has no float64
         self._eos_ids = torch.tensor(sorted(set(eos_ids)), dtype=torch.int64, device=self._draws_on)
+        self._vocabulary = vocabulary
         self._cache = _cache_argument(model)
         self._autocast = autocast
         self._watch = watch
@@ -82,7 +85,7 @@ class TransformersSampler:
             "model": self.name,
             "fingerprint": models.fingerprint(self.model, self._autocast),
             "logprobs": logprobs_meaning(settings.transform),
-            "versions": {package: version(package) for package in ("humanline", "torch", "transformers")},
+            "versions": versions("torch", "transformers"),
         }
 
     def _check(self, prompts: Sequence[np.ndarray], settings: SampleConfig) -> None:
@@ -173,7 +176,10 @@ class TransformersSampler:
                 logits_to_keep=1,
                 **{self._cache: cache},
             )
-        return output.logits[:, -1].float().to(self._draws_on), output[self._cache]
+        logits_BV = output.logits[:, -1].float().to(self._draws_on)
+        if self._vocabulary is not None:
+            logits_BV[:, self._vocabulary :] = -torch.inf
+        return logits_BV, output[self._cache]
 
     @torch.no_grad()
     def _draw(self, logits_BV: Tensor, streams: Streams, settings: SampleConfig) -> tuple[Tensor, Tensor]:

@@ -17,28 +17,26 @@ class Progress:
     """Counts prompts, completions and tokens; prints a line every `EVERY_SECONDS`."""
 
     def __init__(
-        self,
-        total: int,
-        *,
-        done: int,
-        max_new_tokens: int,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.perf_counter,
+        self, total: int, *, max_new_tokens: int, say: Callable[[str], None], clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """total: prompts. done: how many of them were there already."""
-        self.total, self.done = total, done
-        self.max_new_tokens = max_new_tokens
+        """total: prompts."""
+        self.total, self.max_new_tokens, self.say = total, max_new_tokens, say
         self.completions = self.cut = self.tokens = 0
-        self._first, self._say, self._clock = done, say, clock
-        self._started = self._shown = clock()
+        self._clock = clock
         self._warned = False
+        self.start(done=0)
+
+    def start(self, *, done: int) -> None:
+        """The clock starts now, with `done` prompts there already."""
+        self.done = self._first = done
+        self._started = self._shown = self._clock()
 
     def made(self, tokens: int) -> None:
         """So many more tokens were drawn."""
         self.tokens += tokens
         if self._clock() - self._shown >= EVERY_SECONDS:
             self._shown = self._clock()
-            self._say(self._line())
+            self.say(self._line())
 
     def finished(self, completions: Sequence[Sampled]) -> None:
         """All completions of one more prompt are there."""
@@ -51,7 +49,7 @@ class Progress:
     def end(self) -> None:
         """The last line."""
         seconds = self._clock() - self._started
-        self._say(
+        self.say(
             f"sampled {self.done - self._first} prompts, {self.completions} completions, {self.tokens} tokens in {duration(seconds)} "
             f"({self._rate():.0f} tokens/s); {self.cut} completions cut at {self.max_new_tokens} tokens"
         )
@@ -71,7 +69,7 @@ class Progress:
         if self._warned or self.cut <= self.completions / 2:
             return
         self._warned = True
-        self._say(
+        self.say(
             f"warning: {self.cut} of {self.completions} completions ({self.cut / self.completions:.0%}) were cut at {self.max_new_tokens} "
             "tokens before they ended: raise --max-new-tokens."
         )

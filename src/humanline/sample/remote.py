@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +23,7 @@ from humanline.data.sampled import FINISHED
 from humanline.data.vocabulary import Vocabulary
 from humanline.errors import HumanlineError, ServerError
 from humanline.sample.config import SampleConfig, ServerConfig
-from humanline.sample.sampler import Sampled, logprobs_meaning
+from humanline.sample.sampler import Sampled, logprobs_meaning, versions
 from humanline.sample.server import BrokenReply, Refused, Server
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class OpenAISampler:
             "model": self._model,
             "api": self._form.api,
             "logprobs": logprobs_meaning(meaning if self.gives_logps else None),
-            "versions": {package: version(package) for package in ("humanline", "openai")},
+            "versions": versions("openai"),
         }
 
     def _submit(

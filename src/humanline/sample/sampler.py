@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import numpy as np
 
+from humanline import __version__
 from humanline.sample.config import SampleConfig
 
 
@@ -40,6 +42,11 @@ class Sampler(Protocol):
     def provenance(self, settings: SampleConfig) -> dict[str, Any]:
         """What drew the completions and what their log-probs mean, as JSON."""
         ...
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The entry `versions` of a provenance."""
+    return {"humanline": __version__, **{package: version(package) for package in packages}}
 
 
 def logprobs_meaning(transform: tuple[float, float] | None) -> dict[str, float] | None:

@@ -23,7 +23,7 @@ ANSWERS = ("chosen", "rejected", "output_A", "output_B")
 """columns that would make the written row a pair"""
 PROMPT_PARTS = ("system", "history")
 """columns that are part of `prompt` already, and would be put before it once more"""
-FREE_ON_RESUME = ("number", "versions")
+FREE_ON_RESUME = ("number", "versions", "server")
 """entries of `sampler` that may differ between rows of one file"""
 
 
@@ -77,16 +77,16 @@ class SampleFile:
 
     def __init__(self, path: Path, *, resume: bool, prompts: Sequence[Prompt], sampler: Mapping[str, Any]) -> None:
         """Raises `CheckpointError` when the file holds rows and `resume` is off, or rows of other settings or prompts."""
-        self.path, self._partial = path, path.with_name(f"{path.stem}.partial.jsonl")
+        self.path, self.partial = path, path.with_name(f"{path.stem}.partial.jsonl")
         if not resume:
-            for existing in (self.path, self._partial):
+            for existing in (self.path, self.partial):
                 if existing.exists() and existing.stat().st_size:
                     raise CheckpointError(f"{existing} exists. Add --resume to go on with it, or choose another --out.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = open(self._partial, "a+", encoding="utf-8")  # noqa: SIM115 (open for the length of the run)
+            self._file: IO[str] = open(self.partial, "a+", encoding="utf-8")  # noqa: SIM115 (open for the length of the run)
         except OSError as error:
-            raise CheckpointError(f"{self._partial} cannot be written: {error}. Choose another --out.") from error
+            raise CheckpointError(f"{self.partial} cannot be written: {error}. Choose another --out.") from error
         try:
             self._lock()
             self._lines = self._read(prompts, json.loads(json.dumps(sampler)))
@@ -111,7 +111,7 @@ class SampleFile:
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         temporary.write_text("".join(f"{self._lines[number]}\n" for number in sorted(self._lines)), encoding="utf-8")
         os.replace(temporary, self.path)
-        self._partial.unlink()
+        self.partial.unlink()
         self.close()
 
     def close(self) -> None:
@@ -129,18 +129,18 @@ class SampleFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise CheckpointError(
-                f"{self._partial} is in use by another process. Wait for it, or choose another --out."
+                f"{self.partial} is in use by another process. Wait for it, or choose another --out."
             ) from error
 
     def _read(self, prompts: Sequence[Prompt], sampler: Mapping[str, Any]) -> dict[int, str]:
         """The rows that are there, by number. A torn last line, from a process that was killed, is cut off."""
         lines: dict[int, str] = {}
         ids = {prompt.number: prompt.ids.tolist() for prompt in prompts}
-        for path in (self.path, self._partial):
+        for path in (self.path, self.partial):
             if not path.exists():
                 continue
             whole, end, torn = path.read_bytes().rpartition(b"\n")
-            if torn and path == self._partial:
+            if torn and path == self.partial:
                 self._file.truncate(len(whole + end))
             for place, line in enumerate(whole.split(b"\n") if end else [], 1):
                 lines[_checked(line, f"{path}:{place}", ids, sampler)] = line.decode()
@@ -167,6 +167,7 @@ def _checked(line: bytes, place: str, ids: Mapping[int, list[int]], sampler: Map
         )
     if ids.get(number) != prompt_ids:
         raise CheckpointError(
-            f"{place}: is of prompt {number + 1}, which the data no longer holds as it was sampled. Restore the data, or choose another --out."
+            f"{place}: is of prompt {number + 1}, which the data no longer holds as it was sampled.\n"
+            "  Restore the data, or choose another --out."
         )
     return int(number)

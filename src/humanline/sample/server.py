@@ -43,10 +43,8 @@ class Server:
     """One server. Requests run concurrently in a thread of their own, so that they can be cancelled at once."""
 
     def __init__(self, config: ServerConfig) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise ConfigError("backend openai needs the package openai. Install it with `pip install openai`.") from error
+        import openai
+
         self.config = config
         self._faults = openai
         self._client = openai.AsyncOpenAI(
@@ -164,7 +162,8 @@ class Server:
         after = f"after {tries} {'try' if tries == 1 else 'tries'}"
         where = f"server {self.config.url}"
         if isinstance(fault, self._faults.APITimeoutError):
-            return f"{where} gave no answer to {path} within {self.config.timeout:g} s, {after}. Raise --server.timeout, or lower --server.concurrency."
+            late = f"{where} gave no answer to {path} within {self.config.timeout:g} s, {after}."
+            return f"{late}\n  Raise --server.timeout, or lower --server.concurrency."
         if isinstance(fault, self._faults.APIConnectionError):
             return f"{where} cannot be reached, or broke off, {after}: {fault.__cause__ or fault}. Is it running? Check --server.url."
         if isinstance(fault, self._faults.APIStatusError):

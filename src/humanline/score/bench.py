@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
-from humanline.errors import ConfigError, ScoringError
+from humanline.errors import ConfigError, ServerError
 from humanline.score.chat import Chat, Reply, Unanswered
 from humanline.score.config import Judge
 from humanline.score.jobs import Jobs, content_key
@@ -37,6 +37,8 @@ class Bench:
         self.chat = Chat(settings, response_format=not weighted, logprobs=weighted)
         self.jobs = Jobs(settings.jobs)
         self._probed = False
+        self._lost = 0
+        """calls in a row that the server left unanswered"""
 
     def answers(self, questions: Sequence[Question]) -> list[dict[str, Any] | Unanswered]:
         """What `read` made of each reply, or why there is none. Equal questions are asked once, answered ones not again."""
@@ -45,6 +47,12 @@ class Bench:
         new = {key: question for key, question in zip(keys, questions, strict=True) if self._known(key) is None}
         failed = self._ask_all(new) if new else {}
         return [self._known(key) or failed[key] for key in keys]
+
+    def check(self) -> None:
+        """Try the judge now, by its probe, instead of with its first question. `ServerError` if it cannot judge."""
+        self.chat.start()
+        if not self._probed:
+            self._probe()
 
     def key(self, prompt: str) -> str:
         """Content address of a judgement: whatever may change it, and nothing else."""
@@ -62,22 +70,19 @@ class Bench:
         return job if job and (job["mode"] == self.settings.mode or self.settings.fallback) else None
 
     def _ask_all(self, new: Mapping[str, Question]) -> dict[str, Unanswered]:
-        """Ask all; returns the failures. `ScoringError` when the server has stopped answering altogether."""
-        self.chat.start()
-        if not self._probed:
-            self._probe()
+        """Ask all; returns the failures. `ServerError` when the server has stopped answering altogether."""
+        self.check()
         failed: dict[str, Unanswered] = {}
-        lost = 0
         with ThreadPoolExecutor(self.settings.concurrency) as threads:
             futures = {threads.submit(self._ask, key, question): key for key, question in new.items()}
             try:
                 for future in as_completed(futures):
                     fault = future.result()
-                    lost = lost + 1 if fault is not None and fault.lost else 0
+                    self._lost = self._lost + 1 if fault is not None and fault.lost else 0
                     if fault is not None:
                         failed[futures[future]] = fault
-                        if lost >= max(FEWEST_LOST, self.settings.concurrency):
-                            raise ScoringError(self._stopped_answering(fault, lost))
+                        if self._lost >= max(FEWEST_LOST, self.settings.concurrency):
+                            raise ServerError(self._stopped_answering(fault))
             except BaseException:
                 self.chat.stop()
                 threads.shutdown(wait=False, cancel_futures=True)
@@ -94,20 +99,22 @@ class Bench:
             return fault
         return None
 
-    def _stopped_answering(self, fault: Unanswered, lost: int) -> str:
+    def _stopped_answering(self, fault: Unanswered) -> str:
         kept = f"What it judged is in {self.jobs.path}; the same command goes on from there" if self.jobs.path else "Start again"
-        return f"{self.chat.name} stopped answering: {lost} calls in a row came to nothing, the last with {fault}.\n  {kept}."
+        return (
+            f"{self.chat.name} stopped answering: {self._lost} calls in a row came to nothing, the last with {fault}.\n  {kept}."
+        )
 
     def _probe(self) -> None:
         """One call; what it shows to be impossible would be so for every row."""
         try:
             reply = self.chat.ask(self._probe_prompt)
         except Unanswered as fault:
-            raise ScoringError(f"{self.chat.name} does not answer, as a first call showed: {fault}.") from fault
+            raise ServerError(f"{self.chat.name} does not answer, as a first call showed: {fault}.") from fault
         try:
             self._read(reply)
         except Unanswered as fault:
-            raise ScoringError(
+            raise ServerError(
                 f"{self.chat.name} does not judge, as a first call showed: {fault}.\n  It replied {reply.text[:200]!r}."
             ) from fault
         self._probed = True

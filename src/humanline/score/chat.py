@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from humanline.errors import ConfigError, ScoringError
+from humanline.errors import ConfigError, ServerError
 from humanline.score.config import Judge
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Chat:
                 self._client = None
 
     def ask(self, prompt: str) -> Reply:
-        """The model's reply to one user message. Raises `Unanswered` for this call, `ScoringError` where every call would fail."""
+        """The model's reply to one user message. Raises `Unanswered` for this call, `ServerError` where every call would fail."""
         attempt = 0
         while True:
             try:
@@ -182,7 +182,7 @@ class Chat:
         status, message = error.status_code, error.message
         if status in HOPELESS or error.code == "insufficient_quota":
             moves = {401: "Check the key in $" + self.settings.key_variable, 404: "Check --scorer.model and --scorer.base-url"}
-            return ScoringError(f"{self.name} refuses: {message}. {moves.get(status, 'Check the account and its rights')}.")
+            return ServerError(f"{self.name} refuses: {message}. {moves.get(status, 'Check the account and its rights')}.")
         if status in BUSY or status >= 500:
             return _Passing(f"HTTP {status}", message, retry_after(error.response.headers))
         return Unanswered(f"HTTP {status}", message)

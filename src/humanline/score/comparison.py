@@ -70,6 +70,10 @@ class PairJudge:
         answers = iter(self.bench.answers(questions))
         return [_preference(shows, [next(answers) for _ in shows]) for shows in orders]
 
+    def check(self) -> None:
+        """Try the judge now, by a first call. `ServerError` if it cannot judge."""
+        self.bench.check()
+
     def orders(self, prompt: Text) -> tuple[Shown, ...]:
         """In which order the answers to a prompt are shown: a function of the seed and the prompt."""
         if self.order == "both":

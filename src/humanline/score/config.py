@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from humanline.errors import ConfigError
@@ -24,6 +25,8 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
 class ScorerSettings:
     """What every scorer has."""
 
+    name: str = ""
+    """which scorer it is"""
     weight: float = 1.0
     """what its scores are multiplied with in the reward; 0 = shown, not part of the reward"""
     on_error: OnError = "skip"
@@ -209,3 +212,61 @@ class Judge(ScorerSettings):
 
 
 ScorerConfig = Function | Math | GSM8K | RewardModel | Judge
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """Which rows are read, as in a training run's `rows`."""
+
+    columns: dict[str, str] = field(default_factory=dict)
+    """renames columns on reading, {expected: column in the file}, e.g. {prompt: question}; {} = the expected names"""
+    split: str = "train"
+    """split of a `datasets` data set; unused for files"""
+    limit_rows: int | None = None
+    """use only the first n rows, ≥ 1; null = all"""
+
+    def __post_init__(self) -> None:
+        if self.limit_rows is not None and self.limit_rows < 1:
+            raise ConfigError(f"rows.limit_rows is {self.limit_rows}: expected a whole number from 1 on.")
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """One run of `humanline score`."""
+
+    data: str = ""
+    """completions: a .jsonl, .json, .parquet or .csv file, or the name of a `datasets` data set"""
+    out: str = ""
+    """.jsonl file of the same rows with rewards; while it is being written it is called NAME.partial.jsonl"""
+    resume: bool = False
+    """go on with an unfinished `out`, and try again what could not be scored; its other rows stay"""
+    stop: tuple[str, ...] = ()
+    """texts that end a completion, e.g. '<|im_end|>'; what follows the first of them is not scored"""
+    chunk: int = 16
+    """rows scored together and then written, ≥ 1"""
+    scorers: tuple[ScorerConfig, ...] = (Math(),)
+    """what scores; the reward is the sum of weight · score"""
+    rows: RowsConfig = field(default_factory=RowsConfig)
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise ConfigError(f"chunk is {self.chunk}: expected a whole number from 1 on.")
+
+
+@dataclass(frozen=True)
+class ScorersFile:
+    """A YAML file of several scorers."""
+
+    scorers: tuple[ScorerConfig, ...] = ()
+    """each with its `name`, `weight` and settings"""
+
+
+def validate(config: ScoreConfig) -> None:
+    """Data and an output file are named, and are two; raises `ConfigError`."""
+    for key in ("data", "out"):
+        if not getattr(config, key):
+            raise ConfigError(f"{key} is empty: expected it, e.g. `humanline score samples.jsonl --out scored.jsonl`.")
+    if not config.out.endswith(".jsonl"):
+        raise ConfigError(f"out is {config.out}: expected a name that ends in .jsonl.")
+    if Path(config.out).exists() and Path(config.data).exists() and Path(config.out).samefile(config.data):
+        raise ConfigError(f"out is {config.out}, which is the data: expected another file.")

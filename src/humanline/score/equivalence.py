@@ -73,13 +73,17 @@ def _read_answer(text: str) -> list[Any]:
     """As math-verify reads it, unless the text is, or ends in, an answer without delimiters."""
     if _DELIMITED.search(text):
         text = re.sub(r"(?<=\\boxed\{)[^{}]*", lambda boxed: _as_latex(boxed[0]), text)
-        return _read(text) or _read(f"${_as_latex(_last_line(text))}$")
+        return _read(text) or _read_line(_last_line(text))
     line = _last_line(text)
     whole = "\n" not in text.strip() and line == text.strip("*_. \n")
-    named = _NAMES.search(line) is not None
-    if (whole or named) and not _PLAIN_NUMBER.fullmatch(line) and not _has_words(line):
-        return _read(f"${_as_latex(line)}$") or _read(text)
-    return _read(text) or _read(f"${_as_latex(line)}$")
+    if (whole or _NAMES.search(line)) and not _PLAIN_NUMBER.fullmatch(line):
+        return _read_line(line) or _read(text)
+    return _read(text) or _read_line(line)
+
+
+def _read_line(line: str) -> list[Any]:
+    """A line as LaTeX from end to end, unless words stand in it."""
+    return [] if _has_words(line) else _read(f"${_as_latex(line)}$")
 
 
 def _has_words(line: str) -> bool:

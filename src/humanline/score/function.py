@@ -41,6 +41,7 @@ class FunctionScorer(Scorer):
         self.function = load_function(settings.path)
         self.label = settings.label or settings.path.rpartition(":")[2]
         self.form, self._named, self._takes_all = _signature(self.function, settings.path)
+        self._source = _source_hash(self.function)
 
     def verdicts(self, items: Sequence[Item]) -> list[Verdict]:
         """An exception or a wrong number of values concerns the items of that call only."""
@@ -52,9 +53,7 @@ class FunctionScorer(Scorer):
 
     def facts(self) -> dict[str, Any]:
         """The function's module as a hash: an edited function is another function."""
-        defined: Any = inspect.unwrap(self.function)
-        file = inspect.getsourcefile(defined if inspect.isfunction(defined) or inspect.ismethod(defined) else type(defined))
-        return {"source": hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None}
+        return {"source": self._source}
 
     def _call(self, items: list[Item]) -> list[Verdict]:
         offered = _arguments(self.form, items)
@@ -88,6 +87,13 @@ def load_function(path: str) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"scorer.path {path!r} is an async function: expected a plain one. Wrap it with asyncio.run.")
     return function
+
+
+def _source_hash(function: Callable[..., Any]) -> str | None:
+    """Of the file that defines the function, now: a later edit is not what runs."""
+    defined: Any = inspect.unwrap(function)
+    file = inspect.getsourcefile(defined if inspect.isfunction(defined) or inspect.ismethod(defined) else type(defined))
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
 
 
 def _module(name: str, path: str) -> Any:

@@ -42,10 +42,9 @@ class GSM8KScorer(Scorer):
         text = after_thoughts(item.answer) or ""
         found = marked_number(text) if self.settings.style == "strict" else last_number(text)
         if found is None:
-            return Verdict(0.0, note="no number after ####" if self.settings.style == "strict" else "no number")
-        return Verdict(
-            float(any(Decimal(found) == Decimal(value) for value in values if value is not None)), note=f"answer {found}"
-        )
+            return Verdict(0.0, note="no number after ####" if self.settings.style == "strict" else "no number", found="")
+        right = any(Decimal(found) == Decimal(value) for value in values if value is not None)
+        return Verdict(float(right), note=f"answer {found}", found=found)
 
 
 def marked_number(text: str) -> str | None:

@@ -47,6 +47,8 @@ class Verdict:
     """what it rests on: the extracted answer, the judge's reason, the exception"""
     error: Exception | None = field(default=None, compare=False, repr=False)
     """the exception behind `why`, if there is one"""
+    found: str | None = field(default=None, compare=False)
+    """the extracted answer, "" where the completion has none; None = unknown, or the scorer extracts nothing"""
 
 
 class Scorer(ABC):

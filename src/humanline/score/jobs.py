@@ -19,7 +19,8 @@ def content_key(content: Any) -> str:
 
 
 class Jobs:
-    """Judgements by content key. With a path: JSON lines, appended as they come, read back by the next run.
+    """Judgements by content key. With a path: JSON lines, appended as they come, read back by the next run. ASCII, so that a
+    line torn by a kill is torn between characters.
 
     A line with `failed` says why a call came to nothing. It is a record for people and never an answer: the next run asks again.
     """
@@ -36,19 +37,22 @@ class Jobs:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.open("a+", encoding="utf-8", newline="\n")
+            file = self.path.open("a+", encoding="ascii", newline="\n")
         except OSError as error:
             raise ScoringError(
                 f"job file {self.path} cannot be written: {error.strerror}. Choose another with --scorer.jobs."
             ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            self._read(file)
+        except BlockingIOError as error:
             file.close()
             raise ScoringError(
                 f"job file {self.path} is in use by another process. Wait for it, or name another with --scorer.jobs."
             ) from error
-        self._read(file)
+        except BaseException:
+            file.close()
+            raise
         self._file = file
 
     def _read(self, file: IO[str]) -> None:
@@ -79,7 +83,7 @@ class Jobs:
             if "failed" not in job:
                 self._done[job["key"]] = job
             if self._file is not None:
-                self._file.write(json.dumps(job, ensure_ascii=False) + "\n")
+                self._file.write(json.dumps(job) + "\n")
                 self._file.flush()
 
     def close(self) -> None:

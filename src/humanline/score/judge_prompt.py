@@ -63,7 +63,10 @@ def content(turn: Mapping[str, Any]) -> str:
 
 def shown_columns(columns: Mapping[str, Any]) -> list[str]:
     """Further columns, named."""
-    texts = {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for name, value in columns.items()}
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        for name, value in columns.items()
+    }
     tag = free_tag("column", texts.values())
     return [f'<{tag} name="{name}">\n{text}\n</{tag}>' for name, text in texts.items()]
 

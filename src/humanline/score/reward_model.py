@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from humanline.config import ModelConfig
 from humanline.data.turns import Turns
 from humanline.data.vocabulary import Vocabulary
-from humanline.errors import DataError, ModelError
+from humanline.errors import ConfigError, DataError, ModelError
 from humanline.models import load_tokenizer
 from humanline.score.config import RewardModel
 from humanline.score.conversation import turns_of_item
@@ -41,6 +41,8 @@ class RewardModelScorer(Scorer):
     """Scores with `AutoModelForSequenceClassification`; a model with several outputs by its own `score`, or by the head chosen."""
 
     def __init__(self, settings: RewardModel) -> None:
+        if not settings.model:
+            raise ConfigError("scorer.model is empty: a reward model is a directory or hub name. Set `--scorer.model NAME`.")
         self.settings = settings
         self.label = settings.label or Path(settings.model).name or settings.name
         load = ModelConfig(dtype=settings.dtype, trust_remote_code=settings.trust_remote_code, revision=settings.revision)
@@ -54,26 +56,29 @@ class RewardModelScorer(Scorer):
         accepted = inspect.signature(self.model.forward).parameters
         self.positioned = not self.encoder and "position_ids" in accepted
         positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        self.longest = min((length for length in (settings.max_length, positions) if length is not None), default=None)
+        limits = [settings.max_length, positions, self.tokenizer.model_max_length if self.encoder else None]
+        self.longest = min((limit for limit in limits if limit is not None), default=None)
         self._check_padding()
 
     def verdicts(self, items: Sequence[Item]) -> list[Verdict]:
         """Longest first, so that a batch has little padding and running out of memory happens at once."""
-        texts = [self.text(item) for item in items]
-        encoded = self.encode(texts)
-        verdicts: list[Verdict | None] = [None] * len(items)
-        fitting = []
-        for index, text in enumerate(texts):
-            length = len(encoded[text])
-            if self.longest is not None and length > self.longest:
-                verdicts[index] = Verdict(None, "too long", f"{length} tokens, more than {self.longest}")
-            else:
-                fitting.append(index)
-        fitting.sort(key=lambda index: -len(encoded[texts[index]]))
-        for batch in self._batches(fitting, [len(encoded[text]) for text in texts]):
-            for index, score in zip(batch, self.scores([encoded[texts[index]] for index in batch]), strict=True):
+        verdicts: dict[int, Verdict] = {}
+        texts: dict[int, str] = {}
+        for index, item in enumerate(items):
+            try:
+                texts[index] = self.text(item)
+            except DataError as error:
+                verdicts[index] = Verdict(None, "not rendered", str(error), error)
+        encoded = self.encode(list(texts.values()))
+        rows = {index: encoded[text] for index, text in texts.items()}
+        for index, row in rows.items():
+            if self.longest is not None and len(row) > self.longest:
+                verdicts[index] = Verdict(None, "too long", f"{len(row)} tokens, more than {self.longest}")
+        order = sorted((index for index in rows if index not in verdicts), key=lambda index: -len(rows[index]))
+        for batch in self._batches([(index, len(rows[index])) for index in order]):
+            for index, score in zip(batch, self.scores([rows[index] for index in batch]), strict=True):
                 verdicts[index] = as_verdict(score)
-        return [verdict for verdict in verdicts if verdict is not None]
+        return [verdicts[index] for index in range(len(items))]
 
     def facts(self) -> dict[str, Any]:
         """The weights by size and time of their files: another checkpoint of the same name is another model."""
@@ -89,7 +94,7 @@ class RewardModelScorer(Scorer):
         plain = isinstance(item.prompt, str) and self.settings.template != "chat"
         if plain or self.settings.template == "none":
             if isinstance(item.prompt, str):
-                return item.prompt + item.completion
+                return item.prompt + item.answer
             raise DataError(
                 f"{item.place}: scorer.template is none, but the row holds messages. Expected plain strings.\n"
                 "  Use `--scorer.template auto` to apply the chat template of the reward model."
@@ -120,13 +125,15 @@ class RewardModelScorer(Scorer):
             return self.vocabulary.ids(texts)
         return {text: np.array(self.tokenizer(text)["input_ids"], np.int32) for text in texts}
 
-    def _batches(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Consecutive runs of `order` (longest first) of at most `batch_tokens` tokens, padding included, or of one row."""
+    def _batches(self, longest_first: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+        """(index, tokens) in runs of at most `batch_tokens` tokens, padding included, or of a single row."""
         batch: list[int] = []
-        for index in order:
-            if batch and lengths[batch[0]] * (len(batch) + 1) > self.settings.batch_tokens:
+        width = 0
+        for index, length in longest_first:
+            if batch and width * (len(batch) + 1) > self.settings.batch_tokens:
                 yield batch
                 batch = []
+            width = length if not batch else width
             batch.append(index)
         if batch:
             yield batch
@@ -144,7 +151,13 @@ class RewardModelScorer(Scorer):
         inputs = {"input_ids": ids_BT, "attention_mask": mask_BT}
         if self.positioned:
             inputs["position_ids"] = (mask_BT.cumsum(-1) - 1).clamp(min=0)
-        output = self.model(**{name: value.to(self.model.device) for name, value in inputs.items()})
+        try:
+            output = self.model(**{name: value.to(self.model.device) for name, value in inputs.items()})
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{self.settings.model}: {ids_BT.shape[0]} conversations of up to {longest} tokens do not fit into the memory of "
+                f"{self.model.device}. Lower --scorer.batch-tokens (now {self.settings.batch_tokens})."
+            ) from error
         scores: list[float] = self._head(output).float().cpu().tolist()
         return scores
 
@@ -182,8 +195,6 @@ def _load(settings: RewardModel) -> PreTrainedModel:
     from transformers import AutoModelForSequenceClassification
     from transformers.utils import logging as transformers_logging
 
-    if not settings.model:
-        raise ModelError("scorer.model is empty: a reward model is a directory or hub name. Set `--scorer.model NAME`.")
     transformers_logging.disable_progress_bar()
     try:
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
@@ -202,7 +213,11 @@ def _load(settings: RewardModel) -> PreTrainedModel:
             "and its scores would be random.\n  Expected a sequence classification model."
         )
     model.config.use_cache = False
-    return model.to(_device(settings.device)).eval()
+    try:
+        return model.to(_device(settings.device)).eval()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"scorer.device is {settings.device}: {reason} Use auto, or a device that is there.") from error
 
 
 def _device(name: str) -> str:

@@ -78,8 +78,10 @@ class Verifier:
             self._open()
         worker = self._idle.get()
         try:
-            if worker is None or not worker.alive:
-                worker = _Worker()
+            if worker is not None and not worker.alive:
+                worker.stop()
+                worker = None
+            worker = worker or _Worker()
             reply = worker.ask({"golds": list(golds), "text": text, **self.options}, self.limit)
         finally:
             self._idle.put(worker)
@@ -198,7 +200,7 @@ class MathScorer(Scorer):
             if isinstance(gold, Verdict):
                 verdicts.append(gold)
             elif text is None:
-                verdicts.append(Verdict(0.0, note="no answer: the thoughts do not end"))
+                verdicts.append(Verdict(0.0, note="no answer: the thoughts do not end", found=""))
             else:
                 verdicts.append(_verdict(next(compared), gold, self.settings.limit))
         return verdicts
@@ -214,4 +216,4 @@ def _verdict(compared: Comparison, golds: Sequence[str], limit: float) -> Verdic
     gold = " or ".join(golds)
     if compared.right is None:
         return Verdict(None, compared.why, f"after {limit:g} s" if compared.why == "timeout" else f"gold {gold}")
-    return Verdict(float(compared.right), note=f"answer {compared.found or '(none)'}, gold {gold}")
+    return Verdict(float(compared.right), note=f"answer {compared.found or '(none)'}, gold {gold}", found=compared.found)

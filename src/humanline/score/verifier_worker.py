@@ -22,7 +22,8 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
     logging.disable(logging.CRITICAL)
     _limit_memory()
-    sys.set_int_max_str_digits(0)
+    if hasattr(sys, "set_int_max_str_digits"):  # since 3.10.7
+        sys.set_int_max_str_digits(0)
     from humanline.score.equivalence import compare
 
     _reply(replies, {"ready": True})
