@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from humanline.token_logps import TokenLogps
 
 GROUPS = 768
 HELD_OUT = 750
-NOISE = 0.5
+NOISE = 1.0
 """standard deviation of the noise on each weight matrix, in those of its entries"""
 
 
@@ -113,12 +114,18 @@ def write(groups: list[RewardedGroup], path: Path) -> None:
 
 
 def trained(data: Path, out: Path, seed: int, steps: int) -> float:
-    """Mean held-out utility after training."""
+    """Mean held-out utility after training; a run that is there already is not done again."""
+    result = out / "utility.json"
+    if result.is_file():
+        return float(json.loads(result.read_text()))
+    shutil.rmtree(out, ignore_errors=True)
     config = METHODS["grpo-humanline"].config(model=assets.MODEL, data=data, out=out, seed=seed, steps=steps)
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
         train(config)
         policy = load_policy(str(out / "final"))
-    return evaluate(policy, assets.task(), assets.held_out(HELD_OUT), seed=seed).utility
+    utility = evaluate(policy, assets.task(), assets.held_out(HELD_OUT), seed=seed).utility
+    result.write_text(json.dumps(utility))
+    return utility
 
 
 def inspected(data: Path) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from humanline.errors import CheckpointError, DataError, Interrupted, ModelError
 from humanline.limit import Clip, Off, Reject
 from humanline.loop import Loop
 from humanline.objectives import DPO, GRPO, KTO, SFT, Objective
-from humanline.run import Run, train
+from humanline.keeper import Keeper
+from humanline.run import train
 
 WORDS = ["so", "be it", "3+4=7", "no.", "a b c", "why", "1/2", "ok then", "yes, yes", "x"]
 
@@ -293,16 +294,16 @@ def test_a_full_disk_is_reported_and_older_checkpoints_stay(settings, monkeypatc
     """The second checkpoint meets "no space left": the error says so, the first one is complete, and resuming works."""
     whole, config = settings(name="whole"), settings(name="full", checkpoint=CheckpointConfig(every=3, keep=1))
     train(whole)
-    real = Run._save_model
+    real = Keeper.save_model
 
-    def full(self: Run, folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    def full(self: Keeper, folder: Path, weights: dict[str, torch.Tensor]) -> None:
         if "step-000006" in folder.name:
             (folder / "model.safetensors").write_bytes(b"half")
             raise OSError(28, "No space left on device")
         real(self, folder, weights)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_save_model", full)
+        patch.setattr(Keeper, "save_model", full)
         with pytest.raises(
             CheckpointError, match=r"step-000006 could not be written: .*No space left.*Earlier checkpoints are untouched"
         ):

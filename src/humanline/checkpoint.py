@@ -88,7 +88,14 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     found = state.get("format") if isinstance(state, dict) else None
     if found != FORMAT:
         raise CheckpointError(f"{folder}/state.json has format {found!r}: this version reads format {FORMAT}.")
-    types: dict[str, type | tuple[type, ...]] = {"step": int, "of": int, "data": str, "held_out": str, "settings": dict, "synced_before": (int, type(None))}
+    types: dict[str, type | tuple[type, ...]] = {
+        "step": int,
+        "of": int,
+        "data": str,
+        "held_out": str,
+        "settings": dict,
+        "synced_before": (int, type(None)),
+    }
     wrong = [name for name, kind in types.items() if not isinstance(state.get(name), kind)]
     if wrong or state["step"] != int(folder.name.rpartition("-")[2]):
         raise CheckpointError(

@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
-from humanline import checkpoint, models
+from humanline import models
 from humanline.config import TrainConfig, validate_for_training
 from humanline.data.describe import content_key
 from humanline.data.feed import Feed, Rows
@@ -26,12 +25,13 @@ from humanline.data.plan import Plan
 from humanline.data.rows import EncodedGroup
 from humanline.distributed import Workers
 from humanline.errors import CheckpointError, Interrupted, ModelError, TrainingError
+from humanline.keeper import Keeper
 from humanline.limit import Off
 from humanline.loop import Loop, adamw, needs_reference
 from humanline.metrics import MetricsLog, duration, watch
 from humanline.objectives import CustomObjective, Objective
 from humanline.reference import Reference, load_numbers, save_numbers
-from humanline.rundir import RunDirectory, differences, settings
+from humanline.rundir import RunDirectory
 from humanline.summary import write_summary
 from humanline.token_logps import TokenLogps
 
@@ -106,7 +106,6 @@ class Run:
     ) -> None:
         self.config, self.directory, self.workers, self.tokenizer = config, directory, workers, tokenizer
         self.model = model
-        self.data_key, self.held_out_key = content_key(data.training), content_key(data.held_out)
         plan = Plan(len(data.training), config.batch_size, config.seed, config.rows.shuffle)
         self.last = plan.total_steps(config.steps, config.epochs)
         # Later epochs bring no new rows, only new mismatched pairs.
@@ -114,7 +113,7 @@ class Run:
         module: nn.Module = TokenLogps(model)
         optimizer: torch.optim.Optimizer = adamw(module, config.optimizer)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
-        self.names = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+        ordered = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
         module, optimizer = workers.prepare(module, optimizer)
 
         def loop(groups: list[EncodedGroup], plan: Plan, config: TrainConfig, last: int) -> Loop:
@@ -130,10 +129,13 @@ class Run:
             plain = config.replace(limit=Off(), sync_every=None)
             self.evaluation = loop(data.held_out, Plan(rows, rows, config.seed, shuffle=False), plain, 1)
 
+        keys = {"data": content_key(data.training), "held_out": content_key(data.held_out)}
+        self.keeper = Keeper(config, directory, workers, self.loop, self.evaluation, model, tokenizer, ordered, keys)
+
     def go(self, say: Callable[[str], None]) -> RunResult:
         """Train from step 1 or the newest checkpoint to the end."""
         started = time.perf_counter()
-        done = self._restore(say) if self.directory.newest else 0
+        done = self.keeper.restore(say) if self.directory.newest else 0
         if self.workers.main:
             self.directory.write_config(self.config)
         self._write_summary(done + 1, {}, finished=False)
@@ -165,7 +167,7 @@ class Run:
                 log.close()
             if trackers:
                 self.workers.accelerator.end_training()
-        self._save_final()
+        self.keeper.save_final()
         seconds = {what: round(value, 3) for what, value in self.loop.clock.seconds.items()}
         other = time.perf_counter() - started - sum(seconds.values())
         self._write_summary(done + 1, seconds | {"other": other}, finished=True)
@@ -178,7 +180,13 @@ class Run:
         if self.workers.main:
             device, processes = self.workers.device, self.workers.world
             write_summary(
-                self.directory.path, finished=finished, first=first, last=self.last, seconds=seconds, device=device, processes=processes
+                self.directory.path,
+                finished=finished,
+                first=first,
+                last=self.last,
+                seconds=seconds,
+                device=device,
+                processes=processes,
             )
 
     def _step(self, t: int) -> dict[str, Any]:
@@ -186,7 +194,7 @@ class Run:
             line = self.loop.step(t)
         except TrainingError:
             if t > 1:
-                self._save(t - 1)
+                self.keeper.save(t - 1)
             raise
         if self.evaluation and (t % self.config.eval.every == 0 or t == self.last):
             line |= {f"eval_{name}": value for name, value in self.evaluation.measure().items()}
@@ -196,12 +204,12 @@ class Run:
         every = self.config.checkpoint.every
         stop = self.workers.most(max(interrupted, default=0))
         if stop and t < self.last:
-            path = self._save(t)
+            path = self.keeper.save(t)
             raise Interrupted(
                 f"stopped after step {t} of {self.last}; saved {path}. Go on with --resume --out {self.config.out}", stop
             )
         if every and t % every == 0 and t < self.last:
-            self._save(t)
+            self.keeper.save(t)
 
     # references before step 1
 
@@ -230,86 +238,6 @@ class Run:
 
     def _start_key(self) -> str:
         return models.fingerprint(self.model, self.config.load.dtype, self.config.load.autocast, self.config.load.attention)
-
-    # saving and restoring
-
-    def _save_model(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        self.model.save_pretrained(folder, state_dict=weights)
-        self.tokenizer.save_pretrained(folder)
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name.removeprefix("model."): value for name, value in self.workers.state_dict(self.loop.module).items()}
-
-    def _save_final(self) -> None:
-        weights = self._weights()
-        if self.workers.main:
-            with checkpoint.atomic_directory(self.directory.path / "final") as folder:
-                self._save_model(folder, weights)
-        self.workers.barrier()
-
-    def _save(self, t: int) -> Path:
-        """A checkpoint after step t. Every process takes part in collecting, the main one writes."""
-        reference = self.loop.reference
-        state = {
-            "of": self.last,
-            "data": self.data_key,
-            "held_out": self.held_out_key,
-            "settings": settings(self.config),
-            "synced_before": reference.synced_before if reference else None,
-            "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
-        }
-        numbers = {}
-        if reference and self.config.sync_every is not None:
-            numbers["reference.safetensors"] = self.workers.union(reference.numbers)
-        if self.evaluation and self.evaluation.reference:
-            numbers["eval-reference.safetensors"] = self.workers.union(self.evaluation.reference.numbers)
-        weights = self._weights()
-
-        def parts(folder: Path) -> None:
-            self._save_model(folder, weights)
-            for name, part in numbers.items():
-                save_numbers(folder / name, part)
-
-        if self.workers.main:
-            optimizer = checkpoint.optimizer_tensors(self.loop.optimizer, self.names)
-            checkpoint.save(self.directory.path, t, self.config.checkpoint.keep, parts=parts, optimizer=optimizer, state=state)
-        self.workers.barrier()
-        return checkpoint.path_of(self.directory.path, t)
-
-    def _restore(self, say: Callable[[str], None]) -> int:
-        """Everything but the weights, which were loaded from the checkpoint already. Returns its step."""
-        folder = self.directory.newest
-        assert folder is not None
-        state, optimizer = checkpoint.load(folder)
-        earlier = f"Remove {folder} to resume from an earlier checkpoint."
-        if state["data"] != self.data_key:
-            raise CheckpointError(
-                f"{folder} was trained on other rows than {self.config.data} holds now. Restore the file, or start a new run."
-            )
-        if state["held_out"] != self.held_out_key:
-            raise CheckpointError(
-                f"{folder} was evaluated on other rows than {self.config.eval.data or self.config.data} holds now. Restore the file, or "
-                "start a new run."
-            )
-        if changed := differences(state["settings"], settings(self.config)):
-            raise CheckpointError(
-                f"{folder} was trained with other settings than {self.directory.path / 'config.yaml'} holds now:\n  "
-                + "\n  ".join(changed)
-                + "\n  Restore them there, or start a new run from the trained weights with --model and another --out."
-            )
-        if state["of"] != self.last:
-            raise CheckpointError(
-                f"{folder} belongs to a run of {state['of']} steps, not {self.last}. Start a new run from its weights."
-            )
-        checkpoint.restore_optimizer(self.loop.optimizer, self.names, optimizer, folder)
-        if reference := self.loop.reference:
-            fixed = self.config.sync_every is None
-            home, way = (self.directory.path, "The starting policy is gone by now: start a new run.") if fixed else (folder, earlier)
-            reference.state = load_numbers(home / "reference.safetensors", way), state["synced_before"]
-        if self.evaluation and self.evaluation.reference:
-            self.evaluation.reference.numbers = load_numbers(folder / "eval-reference.safetensors", earlier)
-        say(f"resuming {self.directory.path} after step {state['step']} of {self.last}")
-        return int(state["step"])
 
 
 @contextmanager

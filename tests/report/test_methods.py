@@ -206,8 +206,8 @@ def test_paths_that_do_not_fit(runs, tmp_path: Path) -> None:
         write_report([])
     with pytest.raises(ConfigError, match=r"2 runs were named: expected a file for their common report\. Add `--out report\.html`\."):
         write_report(runs.plain)
-    with pytest.raises(CheckpointError, match=r"plain-O does not exist\. Did you mean 'plain-0'\? Expected a run directory or a results\.json\."):
-        write_report([runs.plain[0].with_name("plain-O")])
+    with pytest.raises(CheckpointError, match=r"plainn-0 does not exist\. Did you mean 'plain-0'\? Expected a run directory or a results\.json\."):
+        write_report([runs.plain[0].with_name("plainn-0")])
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl is a file: expected a run directory or a results\.json\. Name the directory"):
         write_report([runs.plain[0] / "metrics.jsonl"])
     assert not list(tmp_path.iterdir())

@@ -156,7 +156,7 @@ def _check_length(config: WinRateConfig, pairs: Sequence[Pair], tables: Tables, 
         raise DataError(
             f"{len(missing)} of {len(pairs)} instructions have no difficulty in {config.length.difficulty or config.length.regulariser}:\n"
             f"{listed}{more}\n  Mend the table, leave them out of the length-controlled win rate with `--allow-missing`, or do without "
-            "it: `--length.control False`."
+            "it: `--length.no-control`."
         )
     if missing:
         say(
@@ -171,7 +171,7 @@ def _check_length(config: WinRateConfig, pairs: Sequence[Pair], tables: Tables, 
             differences=None if config.model else [len(pair.baseline.output) - len(pair.model.output) for pair in known],
         )
     except DataError as error:
-        raise DataError(f"{error}\n  The raw win rate alone is had by `--length.control False`.") from error
+        raise DataError(f"{error}\n  The raw win rate alone is had by `--length.no-control`.") from error
 
 
 def _controlled(config: WinRateConfig, annotations: Sequence[Annotation], tables: Tables) -> LengthControlled | None:

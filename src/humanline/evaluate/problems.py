@@ -15,6 +15,8 @@ from humanline.score.item import Item, Verdict
 from humanline.score.rows import ScorableRow, load_scorable
 
 EXAMPLE = '{"problem": "What is 2 + 2?", "answer": "4"}'
+PROBLEM = ("problem", "question")
+"""columns that stand in for a missing prompt of a file of completions, since scoring does not read it"""
 RIGHT = (0.0, 1.0, None)
 
 
@@ -58,8 +60,8 @@ def read_solved(path: str, config: AnswersConfig) -> tuple[list[Solved], list[st
     """Problems with completions, every row checked, and lines that count what was unusual."""
     columns = dict(config.rows.columns)
     first = next(Record.of(*entry, columns) for entry in read_records(path, limit=1))
-    if first.has(config.problem) and not first.has("prompt", "messages", "conversations", "instruction"):
-        columns["prompt"] = config.problem
+    if not first.has("prompt", "messages", "conversations", "instruction") and (name := first.first(config.problem, *PROBLEM)):
+        columns["prompt"] = name
     rows, notes = load_scorable(path, columns=columns, limit=config.rows.limit_rows)
     solved = []
     for row in rows:

@@ -85,7 +85,8 @@ def _row(number: int, record: Record, notes: Notes, stop: Sequence[str]) -> Scor
     prompt, tail = split_prefill(texts.prompt)
     if record.has("prompt_tail"):
         tail = record.text("prompt_tail")
-    columns = {name: value for name, value in record.values.items() if name not in (*DETAILS, *WRITTEN, "completions", "prompt_ids")}
+    own = (*DETAILS, *WRITTEN, "completions", "prompt_ids")
+    columns = {name: value for name, value in record.values.items() if name not in own}
     items = tuple(
         Item(prompt, _until(_text(record, answer), stop), tail, columns, detail["finished"], record.place)
         for answer, detail in zip(texts.answers, details, strict=True)
