@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,16 @@ from humanline.embedded.results import Spread
 from humanline.embedded.sample import sample
 from humanline.embedded.score import COMPLETION_LENGTH, to_ids, to_texts
 from humanline.models import load_policy
+from humanline.quality.config import InspectConfig, RowsConfig
+from humanline.quality.run import inspect_data
 from humanline.randomness import generator, key
 from humanline.run import train
 from humanline.token_logps import TokenLogps
 
 GROUPS = 768
 HELD_OUT = 750
+FRESH = 256
+"""prompts that are sampled for the perception gap"""
 NOISE = 1.0
 """standard deviation of the noise on each weight matrix, in those of its entries"""
 
@@ -65,7 +70,7 @@ def by_likelihood(model: PreTrainedModel, groups: list[RewardedGroup]) -> Iterat
     order = logp_GC.mean(1).argsort(stable=True).tolist()
     for quartile in range(4):
         yield f"quartile {quartile + 1}", [groups[row] for row in sorted(order[quartile * GROUPS : (quartile + 1) * GROUPS])]
-    rank_GC = logp_GC.argsort(1, stable=True)
+    rank_GC = logp_GC.argsort(dim=1, stable=True)
     for quartile in range(4):
         chosen = rank_GC[:, 2 * quartile : 2 * quartile + 2].tolist()
         yield f"within {quartile + 1}", [_part(group, numbers) for group, numbers in zip(groups, chosen, strict=True)]
@@ -130,11 +135,14 @@ def trained(data: Path, out: Path, seed: int, steps: int) -> float:
 
 def inspected(data: Path) -> dict[str, Any]:
     """What `humanline inspect` says about a data set."""
-    from humanline.quality.config import InspectConfig, RowsConfig
-    from humanline.quality.run import inspect_data
-
     rows = RowsConfig(template="none", eos=False)
-    return inspect_data(InspectConfig(data=str(data), model=str(assets.MODEL), rows=rows, fresh=256, device="cpu"), say=lambda _: None)
+    config = InspectConfig(
+        data=str(data), model=str(assets.MODEL), out=str(data.with_suffix("")), rows=rows, fresh=FRESH, device="cpu"
+    )
+    found = inspect_data(config, say=lambda _: None)
+    assert found.gap is not None
+    likely = {"logp": found.likelihood.mean, "unusual": found.likelihood.unusual_share, "fresh_kl": found.gap.fresh.kl}
+    return likely | asdict(found.gap.data)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from humanline.errors import CheckpointError
 
 FORMAT = 1
+UNTOUCHED = "untouched"
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -101,22 +102,39 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise CheckpointError(
             f"{folder}/state.json is damaged at {(wrong or ['step'])[0]!r}. Remove {folder} to resume from an earlier checkpoint."
         )
+    _check_sync(folder, state)
     return state, optimizer
 
 
+def _check_sync(folder: Path, state: dict[str, Any]) -> None:
+    """Where there are reference numbers, the checkpoint knows before which update the reference was taken."""
+    before = state["synced_before"]
+    referenced = any((home / "reference.safetensors").is_file() for home in (folder, folder.parents[1]))
+    # Fresh data may have re-synced the reference for the step that follows.
+    if (before is None and referenced) or (before is not None and not 1 <= before <= state["step"] + 1):
+        raise CheckpointError(
+            f"{folder}/state.json is damaged at 'synced_before': {json.dumps(before)}, expected a step from 1 to {state['step'] + 1}. "
+            f"Remove {folder} to resume from an earlier checkpoint."
+        )
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
-    """AdamW's state as `exp_avg.NAME`, `exp_avg_sq.NAME`, `step.NAME`; `names` in the order of the parameter groups."""
+    """AdamW's state as `exp_avg.NAME`, `exp_avg_sq.NAME`, `step.NAME`; `names` in the order of the parameter groups.
+
+    A parameter that never had a gradient has no state, and an empty `untouched.NAME` says so.
+    """
     state = optimizer.state_dict()["state"]
     return {
         f"{part}.{name}": torch.as_tensor(value).detach().cpu().contiguous()
         for number, name in enumerate(names)
-        for part, value in state.get(number, {}).items()
+        for part, value in (state.get(number) or {UNTOUCHED: torch.zeros(0)}).items()
     }
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: dict[str, torch.Tensor], folder: Path) -> None:
-    """The inverse of `optimizer_tensors`."""
+    """The inverse of `optimizer_tensors`: a parameter starts without state exactly where it had none."""
     state: dict[int, dict[str, torch.Tensor]] = {}
+    untouched: set[str] = set()
     shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
     number_of = {name: number for number, name in enumerate(names)}
     for key, value in tensors.items():
@@ -125,6 +143,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
             raise CheckpointError(
                 f"{folder}/optimizer.safetensors holds {name!r}, which this model has not: it belongs to another model."
             )
+        if part == UNTOUCHED:
+            untouched.add(name)
+            continue
         if part != "step" and value.shape != shapes[number_of[name]]:
             raise CheckpointError(
                 f"{folder}/optimizer.safetensors has {list(value.shape)} for {key!r}, where the model has "
@@ -132,7 +153,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
             )
         state.setdefault(number_of[name], {})[part] = value
     parts = {"step", "exp_avg", "exp_avg_sq"}
-    missing = next((name for name in names if not parts <= state.get(number_of[name], {}).keys()), None)
+    found = {name: state.get(number_of[name], {}).keys() for name in names}
+    missing = next((name for name in names if (found[name] if name in untouched else not parts <= found[name])), None)
     if missing:
         raise CheckpointError(f"{folder}/optimizer.safetensors lacks {missing!r}: it belongs to another model or is incomplete.")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

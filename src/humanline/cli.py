@@ -148,6 +148,18 @@ def _evaluate(words: list[str]) -> int:
     return 0
 
 
+def _inspect(words: list[str]) -> int:
+    from humanline.flags import parse_settings
+    from humanline.quality.config import InspectConfig
+
+    about = "What is in a data set, and whether it is good enough for a model: counts, likelihood by quartile, perception gap."
+    config = parse_settings(InspectConfig, words, verb="inspect", about=about, positional="data")
+    from humanline.quality.run import inspect_data
+
+    inspect_data(config)
+    return 0
+
+
 def _report(words: list[str]) -> int:
     from humanline.flags import parse_settings
     from humanline.report import ReportConfig, report
@@ -169,6 +181,7 @@ VERBS = {
     "score": _Verb(_score, "score completions: a function, a math verifier, a reward model, a judge"),
     "label": _Verb(_label, "make preference pairs, binary labels or groups of scored completions"),
     "evaluate": _Verb(_evaluate, "pass@k on problems with answers, win rate over a baseline's outputs"),
+    "inspect": _Verb(_inspect, "what is in a data set, and whether it is good enough for a model"),
     "report": _Verb(_report, "what runs came to, on one self-contained HTML page"),
 }
 

@@ -13,6 +13,8 @@ from typing import Literal
 from humanline.errors import ConfigError
 from humanline.limit import Clip, Off, Reject
 from humanline.objectives import DPO, GRPO, IPO, KTO, SFT, CustomObjective, SimPO
+from humanline.sample.settings import Backend, SampleConfig, ServerConfig
+from humanline.score.config import ScorerConfig
 
 ObjectiveConfig = DPO | IPO | KTO | GRPO | SimPO | SFT | CustomObjective
 LimitConfig = Off | Clip | Reject
@@ -158,6 +160,28 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
+class RolloutConfig:
+    """How fresh data is made when `sample_every` is set; `data` then holds prompts, and `rows` says how they are read."""
+
+    backend: Backend = "transformers"
+    """transformers: the policy itself, in this process; openai: a server that is given the policy's weights by path"""
+    sample: SampleConfig = field(default_factory=lambda: SampleConfig(logprobs="policy"))
+    """how completions are drawn; the run's seed chooses the draws"""
+    server: ServerConfig = field(default_factory=ServerConfig)
+    handover: Literal["name", "sglang"] = "name"
+    """how a server learns of new weights: name = the path is the model's name in each request (`transformers serve`); sglang = its call
+    update_weights_from_disk"""
+    scorers: tuple[ScorerConfig, ...] = ()
+    """what scores; the reward is the sum of weight · score"""
+    keep: Literal["all", "finished"] = "all"
+    """completions that may form pairs and labels: all, or only those that a length limit has not cut"""
+
+    def __post_init__(self) -> None:
+        _require(self.sample.seed == 0, "rollout.sample.seed", self.sample.seed, "0: the draws follow the run's own seed, --seed")
+        _require(self.backend != "vllm", "rollout.backend", self.backend, "transformers, or openai with a vLLM server")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
 
@@ -171,6 +195,8 @@ class TrainConfig:
     limit: LimitConfig = field(default_factory=Off)
     sync_every: int | None = None
     """k: the reference becomes the policy every k optimizer steps, ≥ 1; null = the reference stays the starting policy"""
+    sample_every: int | None = None
+    """S: sample and score new completions every S optimizer steps, ≥ 1; 1 = online, 64 = sparse; null = offline: `data` holds them"""
     steps: int | None = None
     """optimizer steps, ≥ 1; null = as many as `epochs` take"""
     epochs: float = 1.0
@@ -187,6 +213,7 @@ class TrainConfig:
     """directory of reference log-probs shared between runs with a fixed reference; null = inside the run directory"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto = the accelerator if there is one"""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     rows: DataConfig = field(default_factory=DataConfig)
     load: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -195,7 +222,7 @@ class TrainConfig:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
-        for key in ("sync_every", "steps", "batch_size", "micro_batch_tokens"):
+        for key in ("sync_every", "sample_every", "steps", "batch_size", "micro_batch_tokens"):
             _require_count(key, getattr(self, key))
         _require(0 < self.epochs < math.inf, "epochs", self.epochs, "a number above 0, e.g. 1.0")
         _require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number in [0, 2^63)")
@@ -218,11 +245,28 @@ def validate(config: TrainConfig) -> None:
             f"reference_cache is {config.reference_cache!r} while sync_every is {config.sync_every}: stored reference log-probs "
             "go stale once the reference moves. Leave reference_cache out, or keep the reference fixed with `--sync-every null`."
         )
+    if config.sample_every is not None:
+        _check_rollouts(config)
     if config.eval.data is not None and config.eval.fraction > 0:
         raise ConfigError(
             f"eval.data is {config.eval.data!r} and eval.fraction is {config.eval.fraction}: expected one source of them. "
             "Drop `eval.data` or set `--eval.fraction 0`."
         )
+
+
+def _check_rollouts(config: TrainConfig) -> None:
+    """Fresh data needs a scorer, and cannot be known before the run."""
+    if not config.rollout.scorers:
+        raise ConfigError(
+            "rollout.scorers is empty while sample_every is set: fresh completions need a score. Name one, e.g. in YAML "
+            "`rollout: {scorers: [{name: math, gold: answer}]}`, or `--rollout.scorers '[{name: function, path: rewards.py:score}]'`."
+        )
+    for key, value in {"reference_cache": config.reference_cache, "eval.fraction": config.eval.fraction or None}.items():
+        if value is not None:
+            raise ConfigError(f"{key} is {value} while sample_every is set: expected offline data. Leave it out.")
+    longest = config.rollout.sample.max_new_tokens
+    expected = f"more than rollout.sample.max_new_tokens, which is {longest}"
+    _require(config.rows.max_length > longest, "rows.max_length", config.rows.max_length, expected)
 
 
 def _refuse_reference_settings(config: TrainConfig) -> None:

@@ -122,7 +122,13 @@ def _parse(cls: type[Config], text: str, source: str) -> Config:
 
 
 def parse_value(text: str, hint: Any) -> Any:
-    """A single value of type `hint` in YAML's notation, as flags give it."""
+    """A single value of type `hint`, or a list of variants, in YAML's notation, as flags give it."""
+    if variants_of_list(hint):
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError(f"{text!r} was given: expected a list, each item with a name.")
+        return _Reader("<flag>", loader).value(hint, node, key="the list")
     try:
         return _adapter(hint).validate_python(yaml.load(text, _Loader))
     except (yaml.YAMLError, ValidationError) as error:
@@ -209,7 +215,9 @@ class _Reader:
     def several(self, choices: Mapping[str, type], node: yaml.Node, *, key: str) -> tuple[Any, ...]:
         """A list of mappings, each of which chooses its class."""
         if not isinstance(node, yaml.SequenceNode):
-            self.fail(node, f"{key} is {self.show(node)}: expected a list, each item with a name, e.g. `- name: {next(iter(choices))}`.")
+            self.fail(
+                node, f"{key} is {self.show(node)}: expected a list, each item with a name, e.g. `- name: {next(iter(choices))}`."
+            )
         items = [(f"{key}[{index}]", child) for index, child in enumerate(node.value)]
         return tuple(self.dataclass(self.variant(choices, child, key=name), child, key=name) for name, child in items)
 

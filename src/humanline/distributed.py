@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import ProjectConfiguration, gather_object
+from accelerate.utils import ProjectConfiguration, broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from humanline.config import TrainConfig
@@ -23,7 +24,9 @@ class Workers:
     def __init__(self, config: TrainConfig) -> None:
         if absent := set(config.log.trackers) - {str(tracker) for tracker in get_available_trackers()}:
             tracker = min(absent)
-            raise ConfigError(f"log.trackers has {tracker}, which is not installed. Run `pip install {tracker}`, or leave it out.")
+            raise ConfigError(
+                f"log.trackers has {tracker}, which is not installed. Run `pip install {tracker}`, or leave it out."
+            )
         # A run must not inherit the mixed precision of an earlier one in the same Python process.
         AcceleratorState._reset_state(reset_partial_state=_device_changed(config.device))
         self.accelerator = Accelerator(
@@ -103,6 +106,17 @@ class Workers:
         if self.world == 1:
             return numbers
         return {key: values for part in gather_object([numbers]) for key, values in part.items()}
+
+    def from_main(self, work: Callable[[], list[Any]]) -> list[Any]:
+        """What `work` gives on the main process, on every process."""
+        if self.world == 1:
+            return work()
+        box = [work() if self.main else None]
+        return broadcast_object_list(box, from_process=0)[0]
+
+    def frozen(self, module: nn.Module) -> nn.Module:
+        """A module that is never trained, on the device and with the mixed precision of the others."""
+        return self.accelerator.prepare_model(module.requires_grad_(False), evaluation_mode=True)
 
     def barrier(self) -> None:
         """Wait for every process."""

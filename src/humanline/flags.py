@@ -14,7 +14,16 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from humanline import recipes
 from humanline.config import LimitConfig, ObjectiveConfig, TrainConfig
-from humanline.configfile import field_docs, load_config, load_recipe, load_settings, parse_value, show_value, variants
+from humanline.configfile import (
+    field_docs,
+    load_config,
+    load_recipe,
+    load_settings,
+    parse_value,
+    show_value,
+    variants,
+    variants_of_list,
+)
 from humanline.errors import CheckpointError, ConfigError, nearest
 from humanline.score.config import Math, ScoreConfig, ScorerConfig, ScorersFile
 
@@ -90,7 +99,9 @@ def parse_evaluate(words: Sequence[str]) -> AnswersConfig | WinRateConfig:
     default: Any = WinRateConfig() if what == "win-rate" else answers_task(what) if what in TASKS else AnswersConfig(data=what)
     near = nearest(what, ("win-rate", *TASKS))
     if near and what not in ("win-rate", *TASKS) and not Path(what).exists():
-        raise ConfigError(f"{what!r} is neither a task nor a file.{near} Expected win-rate, {', '.join(TASKS)} or a file of problems.")
+        raise ConfigError(
+            f"{what!r} is neither a task nor a file.{near} Expected win-rate, {', '.join(TASKS)} or a file of problems."
+        )
     flags, chosen = _take(words[1:], "--scorer.name")
     scorer = _variant("scorer", chosen[-1], default.scorer) if chosen else default.scorer
     choices = variants(get_type_hints(type(default))["scorer"])
@@ -102,7 +113,11 @@ def parse_evaluate(words: Sequence[str]) -> AnswersConfig | WinRateConfig:
         (name, hint, dataclasses.field(default_factory=partial(values.__getitem__, name)))
         for name, hint, _ in _fields(type(default), "", ("sample",))
     ]
-    about = "How often outputs are preferred to a baseline's." if what == "win-rate" else "How often answers are right: pass@1 and pass@k."
+    about = (
+        "How often outputs are preferred to a baseline's."
+        if what == "win-rate"
+        else "How often answers are right: pass@1 and pass@k."
+    )
     given = _read(fields, flags, verb=f"evaluate {what}", about=about)
     config: AnswersConfig | WinRateConfig = type(default)(**{name: getattr(given, name) for name in values})
     return config
@@ -232,7 +247,8 @@ def _yaml_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Numbers, `null` and `'{key: value}'` as in YAML, besides Python's `None` and `inf`; text stays as it is."""
     inner = [argument for argument in get_args(info.type) if argument is not types.NoneType]
     optional = get_origin(info.type) in (Union, types.UnionType) and len(inner) == 1 and inner[0] in (int, float, str)
-    if not (optional or info.type is float or get_origin(info.type) is dict):
+    several = variants_of_list(info.type)
+    if not (optional or several or info.type is float or get_origin(info.type) is dict):
         return None
 
     def read(text: str) -> Any:
@@ -242,6 +258,8 @@ def _yaml_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
             return text
         return parse_value({"inf": ".inf", "-inf": "-.inf"}.get(text, text), info.type)
 
+    if several:
+        return _spec("[{name: …}]", read, lambda items: f"[{', '.join(item.name for item in items)}]")
     metavar = f"{inner[0].__name__.upper()}|null" if optional else "FLOAT" if info.type is float else "{KEY: VALUE}"
     return _spec(metavar, read, show_value)
 

@@ -44,6 +44,11 @@ class Keeper:
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
 
+    @property
+    def _fixed(self) -> bool:
+        """The reference's numbers were all computed before step 1 and lie in the run directory."""
+        return self.config.sync_every is None and self.config.sample_every is None
+
     def _weights(self) -> dict[str, Tensor]:
         return {name.removeprefix("model."): value for name, value in self.workers.state_dict(self.loop.module).items()}
 
@@ -66,7 +71,7 @@ class Keeper:
             "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
         }
         numbers = {}
-        if reference and self.config.sync_every is not None:
+        if reference and not self._fixed:
             numbers["reference.safetensors"] = self.workers.union(reference.numbers)
         if self.evaluation and self.evaluation.reference:
             numbers["eval-reference.safetensors"] = self.workers.union(self.evaluation.reference.numbers)
@@ -110,10 +115,8 @@ class Keeper:
             )
         checkpoint.restore_optimizer(self.loop.optimizer, self.names, optimizer, folder)
         if reference := self.loop.reference:
-            fixed = self.config.sync_every is None
-            home, way = (
-                (self.directory.path, "The starting policy is gone by now: start a new run.") if fixed else (folder, earlier)
-            )
+            gone = "The starting policy is gone by now: start a new run."
+            home, way = (self.directory.path, gone) if self._fixed else (folder, earlier)
             reference.state = load_numbers(home / "reference.safetensors", way), state["synced_before"]
         if self.evaluation and self.evaluation.reference:
             self.evaluation.reference.numbers = load_numbers(folder / "eval-reference.safetensors", earlier)

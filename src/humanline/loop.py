@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def adamw(module: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
-def needs_reference(config: TrainConfig, objective: Objective, groups: Iterable[EncodedGroup]) -> bool:
+def needs_reference(config: TrainConfig, objective: Objective, groups: Iterable[EncodedGroup] = ()) -> bool:
     """False for objectives without one, and where the sampler's own log-probs and no KL term make a scoring pass pointless."""
     if not objective.reference:
         return False
@@ -91,10 +92,12 @@ class Loop:
         feed: Feed,
         reference: Reference | None,
         last: int,
+        starting: nn.Module | None = None,
     ) -> None:
+        """starting: the frozen starting policy, needed in memory only for a fixed reference over data that is not known before."""
         self.config, self.objective, self.limiter = config, objective, config.limit
         self.module, self.optimizer, self.workers = module, optimizer, workers
-        self.feed, self.reference, self.last = feed, reference, last
+        self.feed, self.reference, self.last, self.starting = feed, reference, last, starting
         self.clock = Clock()
         self._idle = collate([(_IDLE,)]).to(workers.device)
 
@@ -119,7 +122,7 @@ class Loop:
         if not (math.isfinite(line["loss"]) and math.isfinite(grad_norm)):
             if self.reference and before:
                 self.reference.state = before
-            raise TrainingError(_not_finite(t, line["loss"], grad_norm, work))
+            raise TrainingError(_not_finite(t, line["loss"], grad_norm, work, self._by_sampler))
         lr = learning_rate(self.config.optimizer, t, self.last)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -148,16 +151,17 @@ class Loop:
     def _score_steps(self, steps: Iterable[int], *, before: int, keep: bool) -> None:
         assert self.reference is not None
         works = (self.feed.work(step) for step in steps)
-        self.reference.sync(([*work.train, *work.mismatched] for work in works), self.score, before=before, keep=keep)
+        score = partial(self.score, module=self.starting)
+        self.reference.sync(([*work.train, *work.mismatched] for work in works), score, before=before, keep=keep)
 
     @torch.no_grad()
-    def score(self, micro_batches: list[MicroBatch]) -> list[Tensor]:
-        """logp_BT of each micro-batch under the current weights. Every process must call it equally often."""
-        self.module.eval()
-        scored = [self._logps(micro_batch) for micro_batch in micro_batches]
-        for _ in range(self.workers.most(len(scored)) - len(scored)):
-            self._logps(self._idle)
-        return scored
+    def score(self, micro_batches: list[MicroBatch], module: nn.Module | None = None) -> list[Tensor]:
+        """logp_BT of each micro-batch under the current weights, or those of `module`. Every process must call it equally often."""
+        module = module or self.module
+        module.eval()
+        idle = [self._idle] * (self.workers.most(len(micro_batches)) - len(micro_batches))
+        scored = [module(**micro_batch.to(self.workers.device).inputs) for micro_batch in [*micro_batches, *idle]]
+        return scored[: len(micro_batches)]
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
@@ -165,7 +169,7 @@ class Loop:
         self.module.eval()
         work = self.feed.work(1)
         kl = self._mismatched_kl(work, [self._reference(micro_batch) for micro_batch in work.mismatched], 0)
-        weights = [self.objective.weight(mb.mask_BT, mb.group_B, mb.feedback_B) for mb in work.train]
+        weights = [_weight(self.objective, micro_batch) for micro_batch in work.train]
         metrics: Metrics = {"loss": (torch.zeros(()), torch.stack(weights).double().sum() if weights else torch.zeros(()))}
         for number in range(self.workers.most(len(work.train))):
             if number < len(work.train):
@@ -185,9 +189,13 @@ class Loop:
             ref_BT = self.reference.logps(micro_batch)
         else:
             ref_BT = sampler_BT if self.objective.reference else torch.zeros_like(sampler_BT)
-        by_sampler = self.objective.sampler_ratio and self.config.sync_every is None
-        base_BT = torch.where(sampler_BT.isnan(), ref_BT, sampler_BT) if by_sampler else ref_BT
+        base_BT = torch.where(sampler_BT.isnan(), ref_BT, sampler_BT) if self._by_sampler else ref_BT
         return base_BT.to(self.workers.device), ref_BT.to(self.workers.device)
+
+    @property
+    def _by_sampler(self) -> bool:
+        """Whether ratios are taken against the sampler's stored log-probs, where there are any."""
+        return self.objective.sampler_ratio and self.config.sync_every is None
 
     def _perceive(self, ratio_BT: Tensor, micro_batch: MicroBatch, purpose: str, t: int) -> Perceived:
         """Through the limiter, with draws that depend on (seed, purpose, step, sequence) only."""
@@ -214,11 +222,11 @@ class Loop:
         """Backward of every micro-batch. Processes with fewer of them run empty ones, so that collectives stay matched."""
         self.module.train()
         objective = self.objective
-        weights = [objective.weight(mb.mask_BT, mb.group_B, mb.feedback_B) for mb in work.train]
+        weights = [_weight(objective, micro_batch) for micro_batch in work.train]
         weight = float(self.workers.sum([torch.stack(weights).double().sum() if weights else 0.0]))
         scale = self.workers.world / weight if weight else 0.0
         count = self.workers.most(len(work.train))
-        metrics: Metrics = {"loss": _pair(0.0, weight / self.workers.world)}
+        metrics: Metrics = {"loss": _pair(0.0, weight / self.workers.world), "tokens": _pair(0.0, 0.0)}
         for number in range(count):
             with self.workers.accumulate(self.module, last=number == count - 1):
                 if number < len(work.train):
@@ -242,6 +250,21 @@ class Loop:
         return Loss(loss.total, loss.metrics | _token_metrics(micro_batch, ratio_BT, perceived, self.objective.reference))
 
 
+def _weight(objective: Objective, micro_batch: MicroBatch) -> Tensor:
+    """What the objective divides by, checked like its loss: a vector would be summed, a negative number turn the gradient around."""
+    weight: object = objective.weight(micro_batch.mask_BT, micro_batch.group_B, micro_batch.feedback_B)
+    if isinstance(weight, Tensor) and weight.ndim == 0:
+        if 0 <= float(weight) < math.inf:
+            return weight
+        found = f"{float(weight):g}"
+    else:
+        found = f"a tensor of shape {list(weight.shape)}" if isinstance(weight, Tensor) else f"a {type(weight).__name__}"
+    raise TrainingError(
+        f"objective {type(objective).__name__}: weight() returned {found}. Expected one finite number from 0 on as a tensor, "
+        "e.g. `mask_BT.sum()`: what the summed loss is divided by."
+    )
+
+
 def _checked(loss: object, objective: Objective) -> Loss:
     """What an objective returned. One of a user's own may return anything: say what, instead of failing far from it."""
 
@@ -258,7 +281,9 @@ def _checked(loss: object, objective: Objective) -> Loss:
         raise TrainingError(f"{name}: loss() returned a total without gradient. Expected it to depend on ratio_BT, undetached.")
     for metric, pair in loss.metrics.items():
         if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(scalar, pair))):
-            raise TrainingError(f"{name}: metric {metric!r} is not a pair of scalar tensors. Expected (sum, weight), as `total` gives.")
+            raise TrainingError(
+                f"{name}: metric {metric!r} is not a pair of scalar tensors. Expected (sum, weight), as `total` gives."
+            )
     return loss
 
 
@@ -325,10 +350,22 @@ def _averages(totals: dict[str, tuple[float, float]]) -> dict[str, float]:
     return line
 
 
-def _not_finite(t: int, loss: float, grad_norm: float, work: Work) -> str:
-    places = [sequence.row + 1 for micro_batch in work.train for sequence in micro_batch.sequences]
+IMPROBABLE = -40.0
+"""nats: a sampler draws such a token once in 10^17, and the squared gradient of its ratio to a likely one exceeds float32"""
+
+
+def _not_finite(t: int, loss: float, grad_norm: float, work: Work, by_sampler: bool) -> str:
+    sequences = [sequence for micro_batch in work.train for sequence in micro_batch.sequences]
+    stored = [(float(each.completion.logps.min()), each) for each in sequences if each.completion.logps is not None]
+    lowest, where = min(stored, key=lambda pair: pair[0], default=(0.0, None))
+    cause = ""
+    if by_sampler and where is not None and lowest < IMPROBABLE:
+        cause = (
+            f"Data row {where.row + 1} stores a log-prob of {lowest:g} for a token of completion {where.number + 1}, and its ratio "
+            "may exceed float32: correct the log-probs, or leave them out, so that a scoring pass replaces them. Otherwise: "
+        )
     return (
         f"step {t}: loss {loss}, gradient norm {grad_norm}; expected finite numbers. Stopped before the update, so the weights are "
-        f"those of step {t - 1}. The step held data rows {sorted(set(places))[:8]}…. Lower --optimizer.lr, or use float32 "
-        "(--load.dtype float32 --load.autocast off)."
+        f"those of step {t - 1}. The step held data rows {sorted({each.row + 1 for each in sequences})[:8]}…. {cause}"
+        "Lower --optimizer.lr, or use float32 (--load.dtype float32 --load.autocast off)."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,7 +56,8 @@ class MetricsLog:
         self.path, self.every, self.total = path, every, total
         self._started, self._first = time.perf_counter(), done
         self._printed = 0
-        cut_back(path, done)
+        if missing := cut_back(path, done):
+            print(f"warning: {path} lacks the lines of {_steps(missing)}: they were done, but their metrics are lost.", flush=True)
         self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for the length of the run)
 
     def write(self, line: dict[str, Any]) -> None:
@@ -79,6 +81,11 @@ class MetricsLog:
         counter = f"{line['step']}/{self.total}"
         print(f"{counter:>{width}}  " + "  ".join(f"{value:>{_width(heading)}}" for heading, value in shown), flush=True)
 
+    def sync(self) -> None:
+        """Put every line so far on the disk. A checkpoint calls it first, so that no line before it is lost with the machine."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         self._file.close()
 
@@ -87,22 +94,44 @@ def _width(heading: str) -> int:
     return max(len(heading), 7)
 
 
-def cut_back(path: Path, done: int) -> None:
-    """Drop lines after step `done`: those steps are about to be done again. A torn last line goes with them."""
+def cut_back(path: Path, done: int) -> list[int]:
+    """Drop lines after step `done`: those steps are about to be done again. A torn last line goes with them.
+
+    Returns the steps up to `done` that have no line.
+    """
+    missing = dict.fromkeys(range(1, done + 1))
     if not path.exists():
-        return
+        return list(missing)
     kept = []
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    for number, text in enumerate(lines, 1):
         try:
             step = int(json.loads(text)["step"])
         except (ValueError, KeyError, TypeError) as error:
-            if number > done:
+            if number > done or not text.endswith("\n"):
                 break
             raise CheckpointError(
                 f"{path}:{number}: not a line of metrics ({error}). Expected JSON with a step. Remove the line to resume without it."
             ) from error
         if step <= done:
-            kept.append(text + "\n")
+            kept.append(text.rstrip("\r\n") + "\n")
+            missing.pop(step, None)
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text("".join(kept), encoding="utf-8")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
+    return list(missing)
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    """`step 3` or `steps 1–4, 7`: ascending numbers, of which at most five ranges are shown."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    shown = [str(first) if first == last else f"{first}–{last}" for first, last in ranges[:5]]
+    return f"step{'s' if len(numbers) > 1 else ''} {', '.join(shown)}{' …' if len(ranges) > 5 else ''}"

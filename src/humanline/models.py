@@ -147,7 +147,9 @@ def load_outline(name: str, config: ModelConfig = ModelConfig()) -> Outline:
     try:
         own = AutoConfig.from_pretrained(source, **options, **extra)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"configuration of model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
+        raise ModelError(
+            f"configuration of model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}"
+        ) from error
     try:
         generation = GenerationConfig.from_pretrained(source, revision=config.revision or "main")
     except OSError:  # a model without such a file says the same in its configuration

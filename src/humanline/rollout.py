@@ -6,6 +6,8 @@ resumed run trains on the very same samples, and a person can read them.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -16,19 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from humanline.arrange import Arrange, arrange
+from humanline.config import TrainConfig
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedCompletion, EncodedGroup
 from humanline.errors import CheckpointError, TrainingError
-from humanline.sample.config import SampleConfig
-from humanline.sample.prompts import Prompt
+from humanline.models import end_of_sequence_ids, positions
+from humanline.objectives import Objective
+from humanline.sample.config import PromptConfig
+from humanline.sample.local import TransformersSampler
+from humanline.sample.prompts import Prompt, load_prompts, prompt_room
 from humanline.sample.sampler import Sampled, Sampler
+from humanline.sample.served import ServedPolicy
+from humanline.sample.settings import SampleConfig
+from humanline.score.config import Judge, ScorerConfig
+from humanline.score.conversation import generation_tail, split_prefill
 from humanline.score.item import Item, Scorer, Verdict
+from humanline.score.weighted import build as build_scorers
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Arrange = Callable[[EncodedGroup], list[EncodedGroup]]
-"""what an objective trains on, out of a scored group: itself, one pair, or a labelled row a completion"""
+Share = Callable[[Callable[[], list[dict[str, Any]]]], list[dict[str, Any]]]
+"""runs something on the main process and gives its result to all"""
 
 
 @dataclass(frozen=True)
@@ -77,18 +89,27 @@ class Rollouts:
         """Whether step t needs a new window."""
         return t > self.horizon
 
-    def open(self, t: int) -> None:
-        """Sample and score the prompts of steps t … t+S−1."""
+    def open(self, t: int, share: Share) -> None:
+        """Sample and score the prompts of steps t … t+S−1 on the main process."""
         turns = self._turns(t)
+        self._take(turns, share(lambda: self._made(t, turns)))
+
+    def within(self, t: int) -> bool:
+        """Whether the window of step t was opened before it."""
+        return (t - 1) % self._every != 0
+
+    def _made(self, t: int, turns: list[Turn]) -> list[dict[str, Any]]:
         started = time.perf_counter()
         sampled = self._sample(turns)
         between = time.perf_counter()
         verdicts = self._score(turns, sampled)
         self.seconds["sampling"] += between - started
         self.seconds["scoring"] += time.perf_counter() - between
-        rows = [_row(turn, self._texts(group), group, scores) for turn, group, scores in zip(turns, sampled, verdicts, strict=True)]
+        rows = [
+            _row(turn, self._texts(group), group, scores) for turn, group, scores in zip(turns, sampled, verdicts, strict=True)
+        ]
         self._write(t, rows)
-        self._take(turns, rows)
+        return rows
 
     def restore(self, t: int) -> None:
         """Go on within the window that step t belongs to, from what was written when it was opened."""
@@ -97,7 +118,9 @@ class Rollouts:
         try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}. Step {t} trains on these samples; restore the file.") from error
+            raise CheckpointError(
+                f"{path} cannot be read: {error}. Step {t} trains on these samples; restore the file."
+            ) from error
         turns = self._turns(first)
         if [(row["step"], row["number"]) for row in rows] != [(turn.step, turn.number) for turn in turns]:
             raise CheckpointError(f"{path} does not hold the samples of steps {first} to {turns[-1].step}. Restore the file.")
@@ -121,16 +144,20 @@ class Rollouts:
 
     def _texts(self, completions: tuple[Sampled, ...]) -> list[str]:
         return [
-            self._tokenizer.decode(sampled.token_ids, skip_special_tokens=True) if sampled.text is None else sampled.text
+            str(self._tokenizer.decode(_ids(sampled).tolist(), skip_special_tokens=True)) if sampled.text is None else sampled.text
             for sampled in completions
         ]
 
     def _score(self, turns: list[Turn], sampled: list[tuple[Sampled, ...]]) -> list[list[Verdict]]:
-        items = [
-            Item(turn.prompt.text, text, row=turn.prompt.others, finished=completion.finished, place=turn.prompt.place)
-            for turn, completions in zip(turns, sampled, strict=True)
-            for text, completion in zip(self._texts(completions), completions, strict=True)
-        ]
+        items = []
+        for turn, completions in zip(turns, sampled, strict=True):
+            prompt, tail = split_prefill(turn.prompt.text)
+            if not isinstance(prompt, str) and not tail:
+                tail = generation_tail(self._tokenizer, prompt)
+            items += [
+                Item(prompt, text, tail, turn.prompt.others, completion.finished, turn.prompt.place)
+                for text, completion in zip(self._texts(completions), completions, strict=True)
+            ]
         verdicts = iter(self._scorer.verdicts(items))
         return [[next(verdicts) for _ in completions] for completions in sampled]
 
@@ -166,11 +193,19 @@ def _row(turn: Turn, texts: list[str], completions: tuple[Sampled, ...], verdict
         "prompt": turn.prompt.text if isinstance(turn.prompt.text, str) else [dict(message) for message in turn.prompt.text],
         "prompt_ids": turn.prompt.ids.tolist(),
         "completions": texts,
-        "completion_ids": [None if sampled.token_ids is None else sampled.token_ids.tolist() for sampled in completions],
+        "completion_ids": [_ids(sampled).tolist() for sampled in completions],
         "logprobs": [None if sampled.logps is None else sampled.logps.astype(float).tolist() for sampled in completions],
         "finish_reason": ["stop" if sampled.finished else "length" for sampled in completions],
         "rewards": [verdict.score for verdict in verdicts],
     }
+
+
+def _ids(sampled: Sampled) -> np.ndarray:
+    if sampled.token_ids is None:
+        raise TrainingError(
+            "the server gives no token ids, and text alone would not say what was sampled. Use one that does (vLLM, SGLang)."
+        )
+    return sampled.token_ids
 
 
 def _group(turn: Turn, row: dict[str, Any]) -> EncodedGroup:
@@ -204,3 +239,59 @@ def _window_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
         "rollout_length": sum(lengths) / len(lengths),
     }
 
+
+def fresh_source(
+    config: TrainConfig,
+    objective: Objective,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    say: Callable[[str], None],
+) -> tuple[Rollouts, Plan, str]:
+    """The rollouts of a run, the plan of its prompts, and the content key of these: prompts read, sampler and scorers ready."""
+    settings, rows = config.rollout, config.rows
+    eos_ids = end_of_sequence_ids(model, tokenizer)
+    reading = PromptConfig(rows.columns, rows.split, rows.limit_rows, rows.template, None, rows.too_long)
+    room = prompt_room(positions(model), settings.sample.max_new_tokens)
+    limit = rows.max_length - settings.sample.max_new_tokens
+    prompts, lines = load_prompts(
+        config.data, tokenizer, reading, eos_ids=eos_ids, room=limit if room is None else min(room, limit)
+    )
+    for line in lines:
+        say(f"{config.data}: {line}")
+    say(f"{config.data}: {len(prompts)} prompts; the first:\n{tokenizer.decode(prompts[0].ids.tolist())}")
+    plan = Plan(len(prompts), config.batch_size, config.seed, rows.shuffle)
+    sampler: Sampler
+    if settings.backend == "transformers":
+        sampler = TransformersSampler(model, eos_ids, name=config.model, autocast=config.load.autocast)
+    else:
+        sampler = ServedPolicy(settings, model, tokenizer, eos_ids, folder)
+    made = Rollouts(
+        prompts,
+        plan,
+        config.sample_every or 1,
+        plan.total_steps(config.steps, config.epochs),
+        arrange(objective.kind, finished_only=settings.keep == "finished"),
+        dataclasses.replace(settings.sample, seed=config.seed),
+        sampler,
+        build_scorers(tuple(_with_jobs(scorer, folder) for scorer in settings.scorers)),
+        tokenizer,
+        folder,
+    )
+    return made, plan, prompts_key(prompts)
+
+
+def _with_jobs(scorer: ScorerConfig, folder: Path) -> ScorerConfig:
+    """A judge's judgements lie beside the rollouts, so that a resumed run does not pay for them twice."""
+    if isinstance(scorer, Judge) and scorer.jobs is None:
+        return dataclasses.replace(scorer, jobs=str(folder / "judge.jsonl"))
+    return scorer
+
+
+def prompts_key(prompts: Sequence[Prompt]) -> str:
+    """sha256 over the prompts' tokens and the columns that scorers may read."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(prompt.ids.astype("<i4").tobytes())
+        digest.update(json.dumps(prompt.others, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

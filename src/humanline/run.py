@@ -19,8 +19,8 @@ from torch import nn
 from humanline import models
 from humanline.config import TrainConfig, validate_for_training
 from humanline.data.describe import content_key
-from humanline.data.feed import Feed, Rows
-from humanline.data.load import Data, load_data
+from humanline.data.feed import Feed, Rows, Source
+from humanline.data.load import load_data, load_held_out
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedGroup
 from humanline.distributed import Workers
@@ -31,6 +31,7 @@ from humanline.loop import Loop, adamw, needs_reference
 from humanline.metrics import MetricsLog, duration, watch
 from humanline.objectives import CustomObjective, Objective
 from humanline.reference import Reference, load_numbers, save_numbers
+from humanline.rollout import Rollouts, fresh_source
 from humanline.rundir import RunDirectory
 from humanline.summary import write_summary
 from humanline.token_logps import TokenLogps
@@ -71,9 +72,9 @@ def train(config: TrainConfig) -> RunResult:
                 raise
             raise CheckpointError(f"{source} is damaged: {error}\n  Remove it to resume from an earlier checkpoint.") from error
         objective = build_objective(config)
-        data = load_data(config, objective, tokenizer, model, say)
+        supply = _supply(config, objective, model, tokenizer, directory.path, say)
         say(_memory_line(model))
-        run = Run(config, directory, workers, objective, model, tokenizer, data)
+        run = Run(config, directory, workers, objective, model, tokenizer, supply)
         return run.go(say)
     except BrokenPipeError:
         raise
@@ -91,6 +92,37 @@ def build_objective(config: TrainConfig) -> Objective:
     return config.objective.build() if isinstance(config.objective, CustomObjective) else config.objective
 
 
+@dataclass(frozen=True)
+class Supply:
+    """What a run is fed with."""
+
+    source: Source
+    plan: Plan
+    key: str
+    """content of the training data, or of the prompts"""
+    groups: list[EncodedGroup]
+    """all training groups when they are known before the run, else []"""
+    held_out: list[EncodedGroup]
+
+
+def _supply(
+    config: TrainConfig,
+    objective: Objective,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Supply:
+    """Offline rows, or rollouts, with the rows held out for evaluation."""
+    if config.sample_every is not None:
+        rollouts, plan, key = fresh_source(config, objective, model, tokenizer, folder / "rollouts", say)
+        return Supply(rollouts, plan, key, [], load_held_out(config, objective, tokenizer, model, say))
+    data = load_data(config, objective, tokenizer, model, say)
+    plan = Plan(len(data.training), config.batch_size, config.seed, config.rows.shuffle)
+    rows = Rows(data.training, plan, plan.total_steps(config.steps, config.epochs))
+    return Supply(rows, plan, content_key(data.training), data.training, data.held_out)
+
+
 class Run:
     """The parts of one run put together, with their saving and restoring."""
 
@@ -102,34 +134,36 @@ class Run:
         objective: Objective,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        data: Data,
+        supply: Supply,
     ) -> None:
         self.config, self.directory, self.workers, self.tokenizer = config, directory, workers, tokenizer
         self.model = model
-        plan = Plan(len(data.training), config.batch_size, config.seed, config.rows.shuffle)
-        self.last = plan.total_steps(config.steps, config.epochs)
+        self.last = supply.plan.total_steps(config.steps, config.epochs)
         # Later epochs bring no new rows, only new mismatched pairs.
-        self._scored_ahead = self.last if objective.mismatched else min(self.last, plan.steps_per_epoch)
+        self._scored_ahead = self.last if objective.mismatched else min(self.last, supply.plan.steps_per_epoch)
+        self.rollouts = supply.source if isinstance(supply.source, Rollouts) else None
         module: nn.Module = TokenLogps(model)
         optimizer: torch.optim.Optimizer = adamw(module, config.optimizer)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         ordered = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
         module, optimizer = workers.prepare(module, optimizer)
 
-        def loop(groups: list[EncodedGroup], plan: Plan, config: TrainConfig, last: int) -> Loop:
-            feed = Feed(Rows(groups, plan, last), config.micro_batch_tokens, objective.mismatched, workers.rank, workers.world)
+        def loop(source: Source, groups: list[EncodedGroup], config: TrainConfig, last: int, starting: nn.Module | None) -> Loop:
+            feed = Feed(source, config.micro_batch_tokens, objective.mismatched, workers.rank, workers.world)
             reference = Reference(config.sync_every) if needs_reference(config, objective, groups) else None
-            return Loop(config, objective, module, optimizer, workers, feed, reference, last)
+            return Loop(config, objective, module, optimizer, workers, feed, reference, last, starting)
 
-        self.loop = loop(data.training, plan, config, self.last)
+        starting = None
+        if self.rollouts and config.sync_every is None and needs_reference(config, objective):
+            starting = workers.frozen(TokenLogps(models.load_policy(config.model, config.load)))
+        self.loop = loop(supply.source, supply.groups, config, self.last, starting)
         self.evaluation = None
-        if data.held_out:
+        if supply.held_out:
             # One "step" of all held-out rows, against the starting policy and without a limiter.
-            rows = len(data.held_out)
-            plain = config.replace(limit=Off(), sync_every=None)
-            self.evaluation = loop(data.held_out, Plan(rows, rows, config.seed, shuffle=False), plain, 1)
-
-        keys = {"data": content_key(data.training), "held_out": content_key(data.held_out)}
+            rows = len(supply.held_out)
+            once = Rows(supply.held_out, Plan(rows, rows, config.seed, shuffle=False), 1)
+            self.evaluation = loop(once, supply.held_out, config.replace(limit=Off(), sync_every=None), 1, None)
+        keys = {"data": supply.key, "held_out": content_key(supply.held_out)}
         self.keeper = Keeper(config, directory, workers, self.loop, self.evaluation, model, tokenizer, ordered, keys)
 
     def go(self, say: Callable[[str], None]) -> RunResult:
@@ -143,6 +177,8 @@ class Run:
             before = time.perf_counter()
             self._first_references()
             self.loop.clock.add("reference", before)
+        elif self.rollouts and self.rollouts.within(done + 1):
+            self.rollouts.restore(done + 1)
         trackers = bool(self.config.log.trackers)
         if trackers:
             self.workers.accelerator.init_trackers(self.config.log.project, config=_flat(self.config))
@@ -189,9 +225,21 @@ class Run:
                 processes=processes,
             )
 
+    def _open_window(self, t: int) -> dict[str, float]:
+        """Fresh data for step t and the ones after it; new data re-syncs the reference, or is scored by the starting policy."""
+        assert self.rollouts is not None
+        self.rollouts.open(t, self.workers.from_main)
+        self.loop.clock.seconds |= self.rollouts.seconds
+        if self.loop.reference:
+            before = time.perf_counter()
+            self.loop.sync(t, before=1 if self.loop.starting else t)
+            self.loop.clock.add("reference", before)
+        return self.rollouts.metrics
+
     def _step(self, t: int) -> dict[str, Any]:
+        window = self._open_window(t) if self.rollouts and self.rollouts.due(t) else {}
         try:
-            line = self.loop.step(t)
+            line = self.loop.step(t) | window
         except TrainingError:
             if t > 1:
                 self.keeper.save(t - 1)
@@ -218,7 +266,7 @@ class Run:
         if self.evaluation and self.evaluation.reference:
             self.evaluation.sync(1, before=1)
         reference = self.loop.reference
-        if reference is None:
+        if reference is None or self.rollouts:
             return
         if self.config.sync_every is not None:
             self.loop.sync(1, before=1)

@@ -35,8 +35,8 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             if main:
                 self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held for the length of the run)
-        except OSError as error:
-            raise CheckpointError(f"run directory {self.path} cannot be written: {error}. Choose another --out.") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL, or half of a surrogate pair
+            raise CheckpointError(f"run directory {config.out!r} cannot be written: {error}. Choose another --out.") from error
         if self._lock:
             self._take_lock(self._lock)
         try:

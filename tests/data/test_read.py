@@ -84,7 +84,7 @@ def test_csv_cells_stay_text_over_quoted_line_breaks_and_long_cells(tmp_path: Pa
         writer.writeheader()
         writer.writerows(rows)
     records = read(tmp_path / "rows.csv")
-    assert records == [("rows.csv:1", rows[0]), ("rows.csv:2", rows[1])]
+    assert records == [("rows.csv:2", rows[0]), ("rows.csv:4", rows[1])]
     assert all(type(cell) is Cell for _, record in records for cell in record.values())
 
 
@@ -150,7 +150,7 @@ BROKEN = [
     (
         "rows.csv",
         'a,b\n1,2\n"x\ny"\n',
-        "rows.csv:4: row 2 has 1 cells, the header 2.\n  Cells with commas or line breaks need double quotes.",
+        "rows.csv:3: the row has 1 cells, the header 2.\n  Cells with commas or line breaks need double quotes.",
     ),
     ("rows.csv", 'a,b\n1,"2\n', "rows.csv:2: not valid CSV: unexpected end of data.\n  Is a quoted cell left open?"),
     ("rows.csv", "a,b,a\n1,2,3\n", "rows.csv:1: column 'a' appears twice in the header.\n  Rename one of them."),

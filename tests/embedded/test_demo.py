@@ -113,6 +113,8 @@ def test_an_unfinished_run_is_done_anew(finished: Path) -> None:
     assert first is not None
     (job.folder / "result.json").unlink()
     assert job.result() is None and job.steps_done() == 6
+    job.discard()
+    assert job.steps_done() == 0
     second = jobs.run(job)
     assert (second["utility"], second["win_rate"]) == (first["utility"], first["win_rate"]) and job.result() == second
 

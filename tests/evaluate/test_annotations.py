@@ -115,18 +115,18 @@ def test_R38_the_regulariser_brings_difficulties_along(tmp_path: Path) -> None:
     [
         (
             "number,instruction_difficulty\n0,1\n",
-            "t.csv:1: has neither 'instruction' nor 'index' (columns: number, instruction_difficulty).",
+            "t.csv:2: has neither 'instruction' nor 'index' (columns: number, instruction_difficulty).",
         ),
-        ("index,difficulty\n0,1\n", "t.csv:1: has no 'instruction_difficulty' (columns: index, difficulty)."),
-        ("index,instruction_difficulty\n0,high\n", "t.csv:1: 'instruction_difficulty' is text ('high'): expected a number."),
-        ("index,instruction_difficulty\n0,nan\n", "t.csv:1: 'instruction_difficulty' is text ('nan'): expected a finite number."),
+        ("index,difficulty\n0,1\n", "t.csv:2: has no 'instruction_difficulty' (columns: index, difficulty)."),
+        ("index,instruction_difficulty\n0,high\n", "t.csv:2: 'instruction_difficulty' is text ('high'): expected a number."),
+        ("index,instruction_difficulty\n0,nan\n", "t.csv:2: 'instruction_difficulty' is text ('nan'): expected a finite number."),
         (
             "index,instruction_difficulty\n7,1\n",
-            "t.csv:1: number 7 is none of the 1 instructions that length.instructions lists.",
+            "t.csv:2: number 7 is none of the 1 instructions that length.instructions lists.",
         ),
         (
             "index,instruction_difficulty\n0,1\n0,2\n",
-            "t.csv:2: instruction_difficulty is 2, and 1 in an earlier row of that instruction.",
+            "t.csv:3: instruction_difficulty is 2, and 1 in an earlier row of that instruction.",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_bad_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
 
 def test_numbers_without_the_list_they_mean_and_preferences_off_the_scale(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("index,std_delta_len,instruction_difficulty,preference\n0,1,1,1.5\n")
-    with pytest.raises(DataError, match=r"^t\.csv:1: preference is 1\.5: expected a probability from 0 to 1\.$"):
+    with pytest.raises(DataError, match=r"^t\.csv:2: preference is 1\.5: expected a probability from 0 to 1\.$"):
         read_regulariser(str(tmp_path / "t.csv"), {0: "Why?"})
-    with pytest.raises(ConfigError, match=r"^t\.csv:1: the table numbers its instructions, and length\.instructions is null"):
+    with pytest.raises(ConfigError, match=r"^t\.csv:2: the table numbers its instructions, and length\.instructions is null"):
         read_difficulty(str(tmp_path / "t.csv"), None)

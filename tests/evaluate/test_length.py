@@ -128,7 +128,7 @@ def test_equal_lengths_leave_the_raw_win_rate() -> None:
 
 def test_all_wins_are_near_100_without_a_word_on_the_console(capfd: pytest.CaptureFixture[str]) -> None:
     found = fitted(rows() | {"preferences": [1.0] * COUNT})
-    assert 99 < found.win_rate <= 100
+    assert 99 < found.win_rate <= 100 and found[1:4] == (None, None, None)
     assert capfd.readouterr() == ("", "")
 
 
@@ -182,3 +182,9 @@ def test_bad_input_is_named() -> None:
         fitted(few)
     with pytest.raises(ConfigError, match=r"^a regulariser was given without difficulties: its rows need them\."):
         fitted(given | {"difficulty": None}, regulariser=regulariser())
+    with pytest.raises(
+        DataError, match=r"^a preference is nan: expected a number from 0 \(baseline better\) to 1 \(model better\)\.$"
+    ):
+        fitted(given | {"preferences": [float("nan"), *given["preferences"][1:]]})
+    with pytest.raises(ConfigError, match=r"^resamples is 1: expected a whole number from 2 on\.$"):
+        fitted(given, resamples=1)

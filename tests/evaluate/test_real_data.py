@@ -12,7 +12,7 @@ from humanline.evaluate import Regulariser, length_controlled_win_rate, win_rate
 from humanline.evaluate.answers import evaluate_answers
 from humanline.evaluate.config import LengthConfig, ProblemRowsConfig, WinRateConfig, answers_task
 from humanline.evaluate.contest import evaluate_win_rate
-from humanline.evaluate.tables import read_tables
+from humanline.evaluate.tables import read_numbers, read_tables
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -27,34 +27,26 @@ def published(real_data: Path) -> dict[str, dict[str, str]]:
 
 def judged(real_data: Path, model: str) -> dict[str, Any]:
     rows = [row for row in table(real_data / "alpaca_eval" / "lc_check_rows.csv") if row["model"] == model]
+    named = read_numbers(str(real_data / "alpaca_eval" / "instructions.jsonl"))
     return {
         "preferences": [float(row["preference"]) - 1 for row in rows],
         "model_length": [int(row["len_output_2"]) for row in rows],
         "baseline_length": [int(row["len_output_1"]) for row in rows],
-        "instructions": [int(row["index"]) for row in rows],
+        "instructions": [named[int(row["index"])] for row in rows],
     }
 
 
-def fit_tables(real_data: Path) -> tuple[dict[int, float], Regulariser]:
+def fit_tables(real_data: Path) -> tuple[dict[str, float], Regulariser]:
     folder = real_data / "alpaca_eval"
-    numbers = {row["instruction"]: index for index, row in enumerate(_instructions(folder))}
-    named, regulariser = read_tables(
+    difficulty, regulariser = read_tables(
         LengthConfig(
             difficulty=str(folder / "instruction_difficulty_recovered.csv"),
             regulariser=str(folder / "gamed_rows_surrogate.csv"),
             instructions=str(folder / "instructions.jsonl"),
         )
     )
-    assert named is not None and regulariser is not None
-    by_number = {numbers[name]: value for name, value in named.items()}
-    columns = (regulariser.length_R, regulariser.difficulty_R, regulariser.preference_R)
-    return by_number, Regulariser(tuple(numbers[str(name)] for name in regulariser.instructions), *columns)
-
-
-def _instructions(folder: Path) -> list[dict[str, Any]]:
-    import json
-
-    return [json.loads(line) for line in (folder / "instructions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert difficulty is not None and regulariser is not None
+    return difficulty, regulariser
 
 
 def test_raw_win_rates_are_the_published_ones(real_data: Path, published: dict[str, dict[str, str]]) -> None:
@@ -81,7 +73,8 @@ def test_length_controlled_win_rates_are_near_the_published_ones(real_data: Path
             assert found.win_rate == pytest.approx(expected, abs=0.35), model
             continue
         assert found.win_rate == pytest.approx(6.57, abs=0.1)
-        by_position = {index: difficulty[position] for position, index in enumerate(given["instructions"])}
+        in_order = list(difficulty.values())
+        by_position = {name: in_order[position] for position, name in enumerate(given["instructions"])}
         shifted = length_controlled_win_rate(**given, difficulty=by_position, regulariser=regulariser, resamples=2)
         assert shifted.win_rate == pytest.approx(expected, abs=0.35)
 

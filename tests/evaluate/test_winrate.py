@@ -51,12 +51,12 @@ def test_R39_a_missing_verdict_takes_no_part_and_is_counted(preferences: list[fl
 
 
 def test_ties_give_50() -> None:
-    assert win_rate([0.5] * 7)[:5] == (50.0, 0.0, 50.0, 50.0, 50.0)
+    assert win_rate([0.5] * 7)[:5] == (50.0, 0.0, None, None, 50.0)
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(
-        DataError, match=r"^a preference is 1\.5: expected a number from 0 \(baseline better\) to 1 \(model better\), or null"
+        DataError, match=r"^a preference is 1\.5: expected a number from 0 \(baseline better\) to 1 \(model better\)\.$"
     ):
         win_rate([1.5])
     with pytest.raises(DataError, match=r"^none of 2 instructions has a verdict, so there is no win rate\.$"):

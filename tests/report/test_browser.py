@@ -48,6 +48,7 @@ def test_every_figure_is_drawn_and_the_console_stays_empty(page: Path, browse: C
     assert axes["Capacity curves: plain-0"] == ["objective cumulative mass P(Z ≤ z)", "perceived cumulative mass"]
 
 
+@pytest.mark.slow
 def test_text_of_others_stays_text(page: Path, browse: Callable) -> None:
     """Prompts and completions of the samples hold a script, an image that fails to load, and quotes."""
     seen = browse(
@@ -64,6 +65,7 @@ def test_text_of_others_stays_text(page: Path, browse: Callable) -> None:
     assert seen.probe["second"] == "\n=4", "a leading line break is part of a completion"
 
 
+@pytest.mark.slow
 def test_names_that_look_like_markup_are_only_names(runs, browse: Callable, tmp_path: Path) -> None:
     """Plotly reads some tags in its texts; the title of a method must come through as it is, in figures and in tables."""
     name = "<b>bold</b> & <a href='https://example.org'>link</a>"
@@ -82,42 +84,51 @@ def test_names_that_look_like_markup_are_only_names(runs, browse: Callable, tmp_
     assert seen.probe["labels"][0].replace(" ", "") == name.replace(" ", "")
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_can_be(page: Path, browse: Callable) -> None:
     """The page's own policy forbids every connection; a figure has no button that would send it away."""
     seen = browse(
         page,
         """const refused = await fetch("https://example.org/").then(() => false, () => true);
            const buttons = [...document.querySelectorAll(".modebar-btn")].map((button) => button.dataset.title || button.ariaLabel);
-           return {refused, buttons: [...new Set(buttons)], resources: performance.getEntriesByType("resource").map((entry) => entry.name)};""",
+           const resources = performance.getEntriesByType("resource").map((entry) => entry.name);
+           return {refused, resources, buttons: [...new Set(buttons)]};""",
     )
     assert seen.probe["refused"] is True
     assert all("Content Security Policy" in line for line in seen.console) and seen.console
     assert seen.probe["resources"] == []
-    assert len(seen.probe["buttons"]) == 6 and not any(re.search("share|cloud|edit", title, re.I) for title in seen.probe["buttons"])
+    assert len(seen.probe["buttons"]) == 6 and not any(
+        re.search("share|cloud|edit", title, re.I) for title in seen.probe["buttons"]
+    )
 
 
+@pytest.mark.slow
 def test_a_table_is_saved_as_csv_cell_by_cell(page: Path, browse: Callable) -> None:
     seen = browse(
         page,
         SAVED
         + """const table = document.querySelector(".table");
              table.querySelector("[data-save=table]").click();
-             return {text: await saved[0].text(), cells: [...table.querySelectorAll("tr")].map((row) => [...row.cells].map((cell) => cell.textContent))};""",
+             const texts = (row) => [...row.cells].map((cell) => cell.textContent);
+             return {text: await saved[0].text(), cells: [...table.querySelectorAll("tr")].map(texts)};""",
     )
     assert list(csv.reader(io.StringIO(seen.probe["text"]))) == seen.probe["cells"]
     assert seen.probe["cells"][0][:3] == ["method", "seeds", "held-out reward accuracy"]
     assert any("," in cell for row in seen.probe["cells"] for cell in row), "so that quoting is put to the test"
 
 
+@pytest.mark.slow
 def test_a_figure_is_saved_as_csv_with_the_very_numbers_of_the_run(page: Path, runs, browse: Callable) -> None:
     seen = browse(
         page,
         SAVED
         + """const figures = [...document.querySelectorAll("figure")];
-             figures.find((figure) => figure.querySelector("h3").textContent === "Gradient norm").querySelector("[data-save=figure]").click();
-             return await saved[0].text();""",
+             const named = (title) => figures.find((figure) => figure.querySelector("h3").textContent === title);
+             named("Gradient norm").querySelector("[data-save=figure]").click();
+             return {text: await saved[0].text(), lr: named("Learning rate").querySelector(".plot").layout.yaxis.range};""",
     )
-    rows = list(csv.DictReader(io.StringIO(seen.probe)))
+    assert seen.probe["lr"] == [0, 0.02], "a constant rate of 0.01 is in the middle of its axis, and 0 is 0"
+    rows = list(csv.DictReader(io.StringIO(seen.probe["text"])))
     assert set(rows[0]) == {"series", "line", "optimizer step", "L2 norm"}
     for number, run in enumerate(runs.plain):
         written = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -128,6 +139,7 @@ def test_a_figure_is_saved_as_csv_with_the_very_numbers_of_the_run(page: Path, r
     assert len(means) == 12 and {row["line"] for row in rows} == {"seed", "mean"}
 
 
+@pytest.mark.slow
 def test_a_figure_is_saved_as_a_picture(page: Path, browse: Callable) -> None:
     seen = browse(
         page,
@@ -139,6 +151,7 @@ def test_a_figure_is_saved_as_a_picture(page: Path, browse: Callable) -> None:
     assert seen.probe["buttons"] == int(re.search(r'data-drawn="(\d+)"', seen.dom)[1])
 
 
+@pytest.mark.slow
 def test_light_and_dark_follow_the_viewer_and_the_button(page: Path, browse: Callable) -> None:
     look = """const shade = () => [getComputedStyle(document.body).backgroundColor, document.querySelector(".plot").layout.paper_bgcolor];
               const before = shade();
@@ -151,6 +164,7 @@ def test_light_and_dark_follow_the_viewer_and_the_button(page: Path, browse: Cal
     assert browse(page, look, flags=["--force-dark-mode"]).probe == [dark, light]
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scrolling(page: Path, browse: Callable, tmp_path: Path) -> None:
     """In a frame of 390 pixels, since a headless window has a least width: no element but a table's own box is wider."""
     inner = tmp_path / "inner.html"
@@ -164,7 +178,8 @@ def test_a_phone_needs_no_sideways_scrolling(page: Path, browse: Callable, tmp_p
     outer = tmp_path / "outer.html"
     outer.write_text(
         f'<!doctype html><iframe src="{inner.as_uri()}" width="390" height="900"></iframe>'
-        "<script>addEventListener('message', (event) => { window.found = event.data; document.documentElement.dataset.drawn = 1; });</script>",
+        "<script>addEventListener('message', (event) => { window.found = event.data; document.documentElement.dataset.drawn = 1; });"
+        "</script>",
         encoding="utf-8",
     )
     seen = browse(outer, "return window.found;")

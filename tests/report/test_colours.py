@@ -1,7 +1,7 @@
 """The colours of page.css can be seen on the page and told apart, also with each kind of colour blindness.
 
-Contrast: WCAG 2, at least 3:1 for lines and 4.5:1 for text. Blindness: the matrices of Machado, Oliveira and Fernandes (2009) at severity 1,
-in linear RGB; difference: Euclidean in CIELAB, where 2.3 is just noticeable.
+Contrast: WCAG 2, at least 3:1 for lines and 4.5:1 for text. Blindness: the matrices of Machado, Oliveira and Fernandes (2009) at
+severity 1, in linear RGB; difference: Euclidean in CIELAB, where 2.3 is just noticeable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 def palette(theme: str) -> dict[str, str]:
     text = files("humanline.report").joinpath("page.css").read_text()
-    return {name: (light if theme == "light" else dark) for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", text)}
+    return {
+        name: (light if theme == "light" else dark)
+        for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", text)
+    }
 
 
 def linear(colour: str) -> np.ndarray:
@@ -53,7 +56,10 @@ def test_lines_and_text_stand_out_from_the_page(theme: str) -> None:
     series = [colour for name, colour in colours.items() if name.startswith("series-")]
     assert len(series) == 8
     assert min(contrast(colour, colours["page"]) for colour in series) >= 3
-    assert min(contrast(colours[name], colours[ground]) for name in ("text", "quiet", "link") for ground in ("page", "raised")) >= 4.5
+    assert (
+        min(contrast(colours[name], colours[ground]) for name in ("text", "quiet", "link") for ground in ("page", "raised"))
+        >= 4.5
+    )
     assert contrast(colours["text"], colours["warn"]) >= 4.5
 
 

@@ -14,6 +14,7 @@ from humanline.report import inputs, page, write_report
 from humanline.report.methods import differences, group, short_name, unique
 from humanline.report.results_file import read_results
 from humanline.report.run_folder import Run, read_run
+from humanline.report.thin import Series
 
 
 def changed(run: Run, **settings: object) -> Run:
@@ -46,7 +47,14 @@ def test_any_other_setting_makes_another_method(runs) -> None:
     run = read_run(runs.humanline[0])
     same = [changed(run, seed=5, out="elsewhere", device="cuda", micro_batch_tokens=9, log__every=3, checkpoint__keep=1)]
     assert len(group([run, *same])) == 1
-    for other in (dict(objective__beta=0.2), dict(limit__low=-1.0), dict(sync_every=4), dict(model="m"), dict(data="d"), dict(steps=13)):
+    for other in (
+        dict(objective__beta=0.2),
+        dict(limit__low=-1.0),
+        dict(sync_every=4),
+        dict(model="m"),
+        dict(data="d"),
+        dict(steps=13),
+    ):
         assert len(group([run, changed(run, **other)])) == 2, other
 
 
@@ -59,7 +67,9 @@ def test_a_single_run_is_called_by_its_directory() -> None:
 def test_results_are_the_newest_held_out_values_over_seeds(runs) -> None:
     """Mean ± std and Welch's p against the first method, from the last lines of the files themselves."""
     rows = table(runs.all, "Results by method")
-    plain, humanline = (np.array([line["eval_reward_margin"] for line in last_lines(folders)]) for folders in (runs.plain, runs.humanline))
+    plain, humanline = (
+        np.array([line["eval_reward_margin"] for line in last_lines(folders)]) for folders in (runs.plain, runs.humanline)
+    )
     for title, values in (("dpo, lr 0.01", plain), ("dpo, clip [-0.2, 0.2], k 3, lr 0.01", humanline)):
         row = rows[title]
         mean, std = (float(part) for part in row["held-out reward margin"].replace("−", "-").split(" ± "))
@@ -75,17 +85,28 @@ def test_results_are_the_newest_held_out_values_over_seeds(runs) -> None:
     position = header.index("held-out reward margin") + 2
     assert header[position] == "p" and second[position] == f"{welch(list(humanline), list(plain)):.2g}"
     assert "against dpo, lr 0.01, two-sided" in contents.tables[0].note
-    assert contents.note.startswith("Newest values on held-out rows")
+    assert contents.note.startswith("Newest values. Held-out rows")
 
 
 def test_a_held_out_number_that_never_moves_is_of_the_file_and_left_out(runs) -> None:
     run = read_run(runs.plain[0])
     series = run.metrics.series["eval_reward_accuracy"]
     still = series._replace(values=np.full(len(series.values), 0.25))
-    fixed = dataclasses.replace(run, metrics=dataclasses.replace(run.metrics, series=run.metrics.series | {"eval_reward_accuracy": still}))
+    fixed = dataclasses.replace(
+        run, metrics=dataclasses.replace(run.metrics, series=run.metrics.series | {"eval_reward_accuracy": still})
+    )
     assert "eval_reward_accuracy" in group([run])[0].entries[0].values
     assert "eval_reward_accuracy" not in group([fixed])[0].entries[0].values
     assert "eval_reward_accuracy" in group([fixed, changed(run, steps=13)])[0].entries[0].values, "it moves in another run"
+
+
+def test_scores_of_fresh_samples_come_first(runs) -> None:
+    run = read_run(runs.plain[0])
+    steps = np.array([1.0, 5.0, 9.0])
+    fresh = {"rollout_reward": Series(steps, np.array([0.2, 0.4, 0.6])), "rollout_length": Series(steps, np.full(3, 7.0))}
+    sampled = dataclasses.replace(run, metrics=dataclasses.replace(run.metrics, series=run.metrics.series | fresh))
+    values = group([sampled])[0].entries[0].values
+    assert next(iter(values)) == "rollout_reward" and values["rollout_reward"] == 0.6 and "rollout_length" not in values
 
 
 def test_without_held_out_rows_the_last_tenth_of_training_stands_in(runs) -> None:
@@ -113,7 +134,10 @@ COMPARED = {
     "format": "humanline-compare-1",
     "methods": {"offline": {"title": "DPO offline", "settings": {"lr": 0.1}}, "online": {"title": "DPO online", "settings": {"lr": 0.2}}},
     "runs": [
-        {"method": method, "seed": seed, "steps": 64, "pass@1": 0.5 + shift + seed / 100, "seconds": {"train": 3.0 + seed, "sampling": 10 * shift}}
+        {
+            "method": method, "seed": seed, "steps": 64, "pass@1": 0.5 + shift + seed / 100,
+            "seconds": {"train": 3.0 + seed, "sampling": 10 * shift},
+        }
         for method, shift in (("offline", 0.0), ("online", 0.3))
         for seed in (0, 1, 2)
     ],
@@ -138,10 +162,13 @@ def test_a_comparison_of_methods_and_seeds(compared: Path) -> None:
     assert rows["start model"]["pass@1"] == "0.4200"
     assert rows["DPO offline"]["pass@1"] == "0.510 ± 0.010" and rows["DPO online"]["pass@1"] == "0.810 ± 0.010"
     results = read_results(compared)
-    assert [entry.values for entry in results.methods[1].entries][0] == {"pass@1": 0.8, "seconds": 6.0}
+    assert results.methods[1].entries[0].values == {"pass@1": 0.8, "seconds": 6.0}
     sections = {section.title: section for section in page.sections(inputs.read([compared]))}
     assert sections["Results"].tables[0].rows[1][3] == "0.485 … 0.535"
-    assert sections["Wall-clock"].charts[0].table.rows == (("DPO offline", "0.000", "4.000", "4.000"), ("DPO online", "3.000", "4.000", "7.000"))
+    assert sections["Wall-clock"].charts[0].table.rows == (
+        ("DPO offline", "0.000", "4.000", "4.000"),
+        ("DPO online", "3.000", "4.000", "7.000"),
+    )
     assert sections["Settings"].tables[0].rows == (("lr", "0.1", "0.2"),)
     assert sections["Environment"].tables[0].rows == (("torch", "2.13"), ("cores", "2"))
     assert inputs.read([compared]).notes == (
@@ -154,11 +181,15 @@ def test_training_curves_come_from_the_folders_that_results_name(runs, compared:
     (compared.parent / "runs" / "a").symlink_to(runs.plain[0])
     (compared.parent / "runs" / "b").mkdir()
     (compared.parent / "runs" / "b" / "run").symlink_to(runs.plain[1])
-    content = COMPARED | {"runs": [{"method": "offline", "seed": seed, "pass@1": 1, "folder": f"runs/{name}"} for seed, name in enumerate("abc")]}
+    content = COMPARED | {
+        "runs": [{"method": "offline", "seed": seed, "pass@1": 1, "folder": f"runs/{name}"} for seed, name in enumerate("abc")]
+    }
     compared.write_text(json.dumps(content))
     contents = inputs.read([compared])
     assert [entry.run is not None for entry in contents.methods[0].entries] == [True, True, False]
-    assert [note for _, note in contents.notes][1] == f"without the training curves of 1 runs: {compared.parent}/runs/c … holds no run directory"
+    assert [note for _, note in contents.notes][
+        1
+    ] == f"without the training curves of 1 runs: {compared.parent}/runs/c … holds no run directory"
     titles = [section.title for section in page.sections(contents)]
     assert titles[:3] == ["Results", "Held-out rows", "Training rows"]
 
@@ -169,7 +200,10 @@ def test_what_the_demo_writes_can_be_shown(tmp_path: Path) -> None:
 
     chosen = [METHODS["grpo"], METHODS["grpo-humanline"]]
     made = [
-        {"method": method.name, "seed": seed, "utility": 0.5 + number + seed / 10, "win_rate": 0.6, "steps": 6, "seconds": 2.5, "cpu_seconds": 2.0}
+        {
+            "method": method.name, "seed": seed, "utility": 0.5 + number + seed / 10, "win_rate": 0.6,
+            "steps": 6, "seconds": 2.5, "cpu_seconds": 2.0,
+        }
         for number, method in enumerate(chosen)
         for seed in (0, 1, 2)
     ]  # fmt: skip
@@ -186,9 +220,12 @@ def test_what_the_demo_writes_can_be_shown(tmp_path: Path) -> None:
         ("{", "results.json: not JSON ("),
         ("[]", "results.json: has format None: expected results of `humanline demo` or `humanline compare`"),
         ('{"format": "lm-eval"}', "results.json: has format 'lm-eval': expected"),
-        ('{"format": "humanline-compare-1", "methods": {}}', "results.json: not as expected (KeyError: 'runs'). See docs/reporting.md for its fields."),
+        ('{"format": "humanline-compare-1", "methods": {}}', "not as expected (KeyError: 'runs'). See docs/reporting.md"),
         ('{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": []}', "results.json: holds no run."),
-        ('{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": [{"method": "b"}]}', "results.json: runs[0] is of method 'b': expected one of a."),
+        (
+            '{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": [{"method": "b"}]}',
+            "results.json: runs[0] is of method 'b': expected one of a.",
+        ),
     ],
 )  # fmt: skip
 def test_other_files_are_an_error_that_says_what_was_expected(tmp_path: Path, text: str, message: str) -> None:
@@ -204,13 +241,27 @@ def test_other_files_are_an_error_that_says_what_was_expected(tmp_path: Path, te
 def test_paths_that_do_not_fit(runs, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run was named"):
         write_report([])
-    with pytest.raises(ConfigError, match=r"2 runs were named: expected a file for their common report\. Add `--out report\.html`\."):
+    with pytest.raises(
+        ConfigError, match=r"2 runs were named: expected a file for their common report\. Add `--out report\.html`\."
+    ):
         write_report(runs.plain)
-    with pytest.raises(CheckpointError, match=r"plainn-0 does not exist\. Did you mean 'plain-0'\? Expected a run directory or a results\.json\."):
+    with pytest.raises(
+        CheckpointError, match=r"plainn-0 does not exist\. Did you mean 'plain-0'\? Expected a run directory or a results\.json\."
+    ):
         write_report([runs.plain[0].with_name("plainn-0")])
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is a file: expected a run directory or a results\.json\. Name the directory"):
+    with pytest.raises(
+        CheckpointError, match=r"metrics\.jsonl is a file: expected a run directory or a results\.json\. Name the directory"
+    ):
         write_report([runs.plain[0] / "metrics.jsonl"])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_inspect_shows_its_curves(runs, tmp_path: Path) -> None:
+    (tmp_path / "perception.json").write_text((runs.plain[0] / "perception.json").read_text())
+    sections = page.sections(inputs.read([tmp_path]))
+    assert [(section.title, [chart.title for chart in section.charts]) for section in sections] == [
+        ("Capacity", [f"Capacity curves: {tmp_path.name}"])
+    ]
 
 
 def test_a_run_named_twice_counts_once(runs) -> None:

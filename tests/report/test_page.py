@@ -64,9 +64,14 @@ def test_every_metric_of_the_runs_is_in_a_figure(runs, written: Path) -> None:
     drawings = json.loads(next(text for text in outline(written).text["script"] if text.startswith("[")))
     curves = [drawing for drawing in drawings if drawing["kind"] == "lines"]
     assert [drawing["title"] for drawing in curves] == [panel.title for panel in expected]
-    assert {"Reference age", "Share stopped by the limiter", "Loss (not progress)", "Spread of log-ratios", "Learning rate", "Gradient norm"} < {
-        drawing["title"] for drawing in drawings
-    }
+    assert {
+        "Reference age",
+        "Share stopped by the limiter",
+        "Loss (not progress)",
+        "Spread of log-ratios",
+        "Learning rate",
+        "Gradient norm",
+    } < {drawing["title"] for drawing in drawings}
     assert all(drawing["x"]["title"] and drawing["y"]["title"] for drawing in drawings)
 
 
@@ -83,7 +88,9 @@ def test_figures_have_names_words_tables_and_buttons(written: Path) -> None:
     found = outline(written)
     figures, tables = len(found.seen["figure"]), len(found.seen["table"])
     assert figures >= 20 and tables > figures
-    assert [entry["aria-labelledby"] for entry in found.seen["figure"]] == [entry["id"] for entry in found.seen["h3"] if entry.get("id")]
+    assert [entry["aria-labelledby"] for entry in found.seen["figure"]] == [
+        entry["id"] for entry in found.seen["h3"] if entry.get("id")
+    ]
     spoken = [entry["aria-label"] for entry in found.seen["div"] if entry.get("role") == "img"]
     assert len(spoken) == figures and all("The numbers are in the table below." in words for words in spoken)
     saves = [entry["data-save"] for entry in found.seen["button"] if "data-save" in entry]
@@ -96,7 +103,12 @@ def test_figures_have_names_words_tables_and_buttons(written: Path) -> None:
 def test_the_page_is_one_file_with_plotly_in_it_once(written: Path) -> None:
     found = outline(written)
     text = written.read_text(encoding="utf-8")
-    assert not any(name in entry for tag in ("script", "link", "img", "iframe") for entry in found.seen.get(tag, []) for name in ("src", "href"))
+    assert not any(
+        name in entry
+        for tag in ("script", "link", "img", "iframe")
+        for entry in found.seen.get(tag, [])
+        for name in ("src", "href")
+    )
     assert len(re.findall(r"plotly\.js v\d", text)) == 1
     policy = next(entry["content"] for entry in found.seen["meta"] if entry.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none';") and "connect-src" not in policy and "unsafe-eval" not in policy
@@ -107,7 +119,9 @@ def test_samples_and_settings_are_escaped(written: Path) -> None:
     found = outline(written)
     assert len(found.seen["script"]) == 3 and "img" not in found.seen
     prompts = [text for text in found.text["pre"] if "Question 0" in text]
-    assert prompts == ["\nuser:\nQuestion 0 <script>document.title = 'taken over'</script><img src=x onerror=alert(1)> & \"quoted\""]
+    assert prompts == [
+        "\nuser:\nQuestion 0 <script>document.title = 'taken over'</script><img src=x onerror=alert(1)> & \"quoted\""
+    ]
 
 
 def test_half_of_a_surrogate_pair_does_not_stop_the_page(runs, tmp_path: Path) -> None:
@@ -120,7 +134,9 @@ def test_a_run_that_was_stopped_is_said_at_the_top(runs, tmp_path: Path) -> None
     run = Path(shutil.copytree(runs.plain[1], tmp_path / "run"))
     (run / "summary.json").write_text(json.dumps(json.loads((run / "summary.json").read_text()) | {"finished": False}))
     found = outline(write_report([run]))
-    assert found.text["strong"] == ["run"] and found.text["li"][0].startswith(": ended before it was done, after step 12 of 12; step-000010")
+    assert found.text["strong"] == ["run"] and found.text["li"][0].startswith(
+        ": ended before it was done, after step 12 of 12; step-000010"
+    )
 
 
 def test_a_run_without_a_step_still_has_a_page(runs, tmp_path: Path) -> None:
@@ -156,7 +172,9 @@ def test_errors_are_one_line_and_leave_no_page(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_place_that_cannot_be_written_is_named(runs, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"report .*file/page\.html cannot be written: .*\. Choose another file with --out\."):
+    with pytest.raises(
+        CheckpointError, match=r"report .*file/page\.html cannot be written: .*\. Choose another file with --out\."
+    ):
         write_report([runs.plain[0]], tmp_path / "file" / "page.html")
 
 
@@ -174,7 +192,9 @@ def test_a_page_that_could_not_be_finished_leaves_the_old_one(runs, tmp_path: Pa
 
 
 def test_plotly_is_imported_only_when_a_page_is_written() -> None:
-    code = "import sys, humanline.report\nheavy = {'plotly', 'torch', 'jinja2', 'numpy'} & set(sys.modules)\nassert not heavy, heavy"
+    code = (
+        "import sys, humanline.report\nheavy = {'plotly', 'torch', 'jinja2', 'numpy'} & set(sys.modules)\nassert not heavy, heavy"
+    )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

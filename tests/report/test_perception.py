@@ -19,7 +19,9 @@ def test_curves_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     read = read_perception(write_perception(tmp_path, curves, {"offline": (0.25, 1.5)}))
     assert [curve.name for curve in read.curves] == ["human", "offline"]
     for curve in read.curves:
-        assert np.array_equal(curve.objective, curves[curve.name].objective) and np.array_equal(curve.perceived, curves[curve.name].perceived)
+        assert np.array_equal(curve.objective, curves[curve.name].objective) and np.array_equal(
+            curve.perceived, curves[curve.name].perceived
+        )
     assert [(curve.kl, curve.bound) for curve in read.curves] == [(None, None), (0.25, 1.5)]
 
 
@@ -49,7 +51,7 @@ CURVE = {"name": "human", "objective": [0.0, 1.0], "perceived": [0.0, 1.0]}
         (json.dumps({"format": "humanline-perception-1", "curves": []}), "perception.json: curves: List should have at least 1 item"),
         (json.dumps({"format": "other", "curves": [CURVE]}), "perception.json: format: Input should be 'humanline-perception-1'"),
         (json.dumps({"curves": [CURVE | {"colour": "red"}]}), "perception.json: curves.0.colour: Extra inputs are not permitted"),
-        (json.dumps({"curves": [CURVE | {"objective": [0.0, 1.5]}]}), "perception.json: curves.0.objective.1: Input should be less than or equal to 1"),
+        (json.dumps({"curves": [CURVE | {"objective": [0.0, 1.5]}]}), "curves.0.objective.1: Input should be less than or equal to 1"),
         (json.dumps({"curves": [CURVE | {"objective": [0.0, 0.5, 1.0]}]}), "3 objective and 2 perceived shares: expected as many"),
         (json.dumps({"curves": [CURVE | {"perceived": [1.0, 0.0]}]}), "shares fall along the curve: expected cumulative ones"),
     ],

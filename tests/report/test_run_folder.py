@@ -53,15 +53,19 @@ def test_a_finished_run(runs) -> None:
 
 
 def test_parts_add_up_to_the_run(runs) -> None:
-    """The split is of the wall-clock of the run: more than its steps, which it contains, and scoring before step 1 is in `reference`."""
+    """The split is of the whole wall-clock: it holds all steps, and what is scored before step 1 is in `reference`."""
     for folder in runs.all:
         run = read_run(folder)
-        assert sum(run.parts.values()) > run.seconds > 0 and min(run.parts.values()) >= 0
-        assert run.parts["reference"] > 0
+        steps = run.metrics.series["seconds"].values.sum()
+        assert run.seconds == sum(run.parts.values()) > steps > 0 and min(run.parts.values()) >= 0
+        assert run.parts["reference"] > 0 and run.parts["data"] + run.parts["train"] <= steps + 0.002
 
 
 def test_without_a_limiter_there_are_no_shares_that_it_stopped(runs) -> None:
-    assert "clipped_low" in read_run(runs.humanline[0]).metrics.series and "clipped_low" not in read_run(runs.plain[0]).metrics.series
+    assert (
+        "clipped_low" in read_run(runs.humanline[0]).metrics.series
+        and "clipped_low" not in read_run(runs.plain[0]).metrics.series
+    )
 
 
 def test_a_run_that_is_going_on_says_so(copy: Path) -> None:
@@ -93,7 +97,7 @@ def test_a_crashed_run_shows_what_is_there_and_where_it_ended(crashed: tuple[Tra
         f"`humanline train --resume --out {folder}` goes on from there",
     )
     assert run.summary is not None and run.summary.environment["cores"], "known from the start on"
-    assert run.parts == {"not split": pytest.approx(run.seconds)}
+    assert run.parts == {"not split": run.metrics.series["seconds"].values.sum()}
 
     train(config.replace(resume=True))
     run = read_run(folder)
@@ -111,7 +115,9 @@ def test_a_run_that_stopped_itself_is_no_finished_one(runs, tmp_path: Path) -> N
     with pytest.raises(TrainingError):
         train(config.replace(out=str(tmp_path / "wild"), optimizer=OptimizerConfig(lr=1e30, warmup=0, max_grad_norm=None)))
     run = read_run(tmp_path / "wild")
-    assert run.state == "stopped" and run.notes[0].startswith("ended before it was done, after step 1 of 12; step-000001 is its newest")
+    assert run.state == "stopped" and run.notes[0].startswith(
+        "ended before it was done, after step 1 of 12; step-000001 is its newest"
+    )
 
 
 def test_before_its_first_step_a_run_has_settings_only(copy: Path) -> None:
@@ -127,7 +133,7 @@ def test_before_its_first_step_a_run_has_settings_only(copy: Path) -> None:
 def test_a_run_from_before_there_were_summaries(copy: Path) -> None:
     (copy / "summary.json").unlink()
     run = read_run(copy)
-    assert run.state == "finished" and run.parts == {"not split": pytest.approx(run.seconds)}
+    assert run.state == "finished" and run.parts == {"not split": run.metrics.series["seconds"].values.sum()}
 
 
 def test_steps_that_only_a_checkpoint_knows(copy: Path) -> None:
@@ -136,6 +142,15 @@ def test_steps_that_only_a_checkpoint_knows(copy: Path) -> None:
     text = (copy / "config.yaml").read_text()
     (copy / "config.yaml").write_text(text.replace("steps: 12", "steps: null"))
     assert read_run(copy).progress == "step 12 of 12"
+
+
+def test_the_newest_window_of_fresh_data_is_a_file_of_samples(copy: Path) -> None:
+    (copy / "rollouts").mkdir()
+    for step, text in ((1, "early"), (65, "late")):
+        row = {"step": step, "number": 0, "prompt": "1+1=", "completions": [text], "rewards": [0.5], "finish_reason": ["stop"]}
+        (copy / "rollouts" / f"step-{step:06d}.jsonl").write_text(json.dumps(row) + "\n")
+    names = [(file.name, [answer.text for answer in file.answers.get("1+1=", [])]) for file in read_run(copy).samples]
+    assert names == [("samples", []), ("fresh samples for step-000065", ["late"])]
 
 
 def test_a_config_of_another_version_is_shown_with_a_note(copy: Path) -> None:
@@ -152,7 +167,10 @@ def test_a_config_of_another_version_is_shown_with_a_note(copy: Path) -> None:
     [
         ([], "is empty: a run has config.yaml before its first step. If one was started there, it ended while it was loading."),
         ([".lock"], "is empty: a run has config.yaml before its first step."),
-        (["trainer_state.json", "model.safetensors"], "looks like a directory of the Trainer of transformers or TRL (trainer_state.json). Expected one that `humanline train` wrote"),
+        (
+            ["trainer_state.json", "model.safetensors"],
+            "looks like a directory of the Trainer of transformers or TRL (trainer_state.json). Expected one that `humanline train` wrote",
+        ),
         (["events.out.tfevents.17"], "looks like a directory of TensorBoard (events.out.tfevents.17)."),
         (["metrics.jsonl", "notes.txt"], "has no config.yaml (but metrics.jsonl, notes.txt), so it holds no run of `humanline train`."),
         (["a/config.yaml", "b/config.yaml"], "holds 2 runs but is none itself. Name them: `humanline report"),
@@ -167,7 +185,9 @@ def test_a_directory_without_a_run_is_told_what_it_is(tmp_path: Path, files: lis
     assert f"{tmp_path} {message}" in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["defaults: [train]\nseed: 1\n", "- a\n- b\n", "{", "seed: 0\nsteps: 3\nlimit: off\nobjective: dpo\n"])
+@pytest.mark.parametrize(
+    "text", ["defaults: [train]\nseed: 1\n", "- a\n- b\n", "{", "seed: 0\nsteps: 3\nlimit: off\nobjective: dpo\n"]
+)
 def test_a_config_of_another_tool_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(CheckpointError, match=r"config\.yaml is no config of `humanline train`: "):
@@ -176,5 +196,7 @@ def test_a_config_of_another_tool_is_an_error(tmp_path: Path, text: str) -> None
 
 def test_a_damaged_summary_is_named(copy: Path) -> None:
     (copy / "summary.json").write_text('{"finished": true}')
-    with pytest.raises(DataError, match=r"summary\.json cannot be read \(KeyError\('steps'\)\)\. Remove it: the report does without\."):
+    with pytest.raises(
+        DataError, match=r"summary\.json cannot be read \(KeyError\('steps'\)\)\. Remove it: the report does without\."
+    ):
         read_run(copy)

@@ -19,7 +19,13 @@ def write(path: Path, rows: list[dict]) -> Path:
 def test_rows_of_sample_and_single_completions(tmp_path: Path) -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     rows = [
-        {"prompt": "1+1=", "completions": ["2", "3"], "rewards": [1, None], "finish_reason": ["stop", "length"], "sampler": {"number": 0}},
+        {
+            "prompt": "1+1=",
+            "completions": ["2", "3"],
+            "rewards": [1, None],
+            "finish_reason": ["stop", "length"],
+            "sampler": {"number": 0},
+        },
         {"prompt": chat, "completion": [{"role": "assistant", "content": "Hello"}], "reward": 0.5},
         {"prompt": "1+1=", "completion": "two"},
     ]
@@ -36,7 +42,7 @@ def test_rows_of_sample_and_single_completions(tmp_path: Path) -> None:
         ({"completion": "x"}, "samples.jsonl:2: not a sample (KeyError: 'prompt')."),
         ({"prompt": "x"}, "samples.jsonl:2: not a sample (KeyError: 'completion')."),
         ({"prompt": 3, "completion": "x"}, "samples.jsonl:2: not a sample (TypeError"),
-        ({"prompt": "x", "completion": "y", "reward": "good"}, "samples.jsonl:2: not a sample (TypeError: reward is 'good', not a number)."),
+        ({"prompt": "x", "completion": "y", "reward": "good"}, ":2: not a sample (TypeError: reward is 'good', not a number)."),
     ],
 )  # fmt: skip
 def test_what_is_no_sample_is_named_with_its_line(tmp_path: Path, row: dict, message: str) -> None:
@@ -63,7 +69,9 @@ def test_prompts_that_most_files_share_come_first_in_the_order_of_the_files() ->
 
 
 def test_what_is_left_out_is_counted() -> None:
-    many = {f"prompt {number}": [Completion("x" * (LENGTH + 7), None, False)] * (COMPLETIONS + 3) for number in range(PROMPTS + 5)}
+    many = {
+        f"prompt {number}": [Completion("x" * (LENGTH + 7), None, False)] * (COMPLETIONS + 3) for number in range(PROMPTS + 5)
+    }
     comparisons, note = side_by_side([SampleFile("end", many)])
     assert len(comparisons) == PROMPTS and note.startswith(f"{PROMPTS} of {PROMPTS + 5} prompts")
     (column,) = comparisons[0].columns

@@ -149,6 +149,7 @@ def test_it_draws_from_the_whole_distribution(model: str, served: str, tmp_path:
     assert outside > 30
 
 
+@pytest.mark.slow
 def test_a_server_killed_on_the_way_keeps_what_is_done(
     model: str, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1024
 """rows tokenized in one call: bounds the memory for texts"""
+LEAST = -1000.0
+"""nats: no sampler draws a token below; the -9999 of some servers stands for no value"""
 ROUNDING = 1e-3
 """nats above 0 that are put down to a sampler's rounding; a log-prob beyond is none (a probability, or its sign is off)"""
 WITHOUT_LOGPS = "Without log-probs, one scoring pass before training replaces them."
@@ -85,6 +87,7 @@ class _Encoder:
         for row, texts in zip(rows, rendered, strict=True):
             self._totals["rows_in"] += 1
             self._totals["completions_in"] += len(row.completions)
+            self._count_unknown(row, texts, ids)
             prompt_ids, completions = self._tokens(row, texts, ids)
             group = self._fit(row, prompt_ids, completions)
             if group is not None:
@@ -109,6 +112,13 @@ class _Encoder:
             first_example=self.vocabulary.mark(groups[0]) if groups else "",
             **self._counts,
         )
+
+    def _count_unknown(self, row: Row, texts: RenderedRow, ids: Mapping[str, np.ndarray]) -> None:
+        """Tokens that stand for characters the tokenizer has not: the prompt's once, then those of each answer."""
+        prompt = self.vocabulary.unknown(texts.prompt, ids[texts.prompt])
+        wholes = [self.vocabulary.unknown(whole.text, ids[whole.text]) for whole in texts.wholes if whole is not None]
+        if number := prompt + sum(max(0, whole - prompt) for whole in wholes):
+            _add(self._counts, "unknown_tokens", row.place, number=number)
 
     def _tokens(self, row: Row, texts: RenderedRow, ids: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[EncodedCompletion]]:
         """Find the seam: the shared prompt is the shortest that any completion leaves intact."""
@@ -289,10 +299,10 @@ def _texts(row: RenderedRow) -> Iterator[str]:
             yield from (whole.text[:cut] for cut in whole.cuts)
 
 
-def _add(counts: dict[str, Count], key: str, place: Place, detail: str = "") -> None:
-    """Count one more; place and detail stay those of the first."""
+def _add(counts: dict[str, Count], key: str, place: Place, detail: str = "", *, number: int = 1) -> None:
+    """Count `number` more; place and detail stay those of the first."""
     seen = counts.get(key, Count(0, place, detail))
-    counts[key] = Count(seen.number + 1, seen.place, seen.detail)
+    counts[key] = Count(seen.number + number, seen.place, seen.detail)
 
 
 def _feedback(row: Row, number: int) -> float:
@@ -304,11 +314,12 @@ def _finite_logps(row: Row, number: int) -> np.ndarray:
     """The stored log-probs of a completion, float32."""
     with np.errstate(over="ignore"):
         values = np.array(row.completions[number].logps, np.float32)
-    wrong = np.flatnonzero(~np.isfinite(values) | (values > ROUNDING))
+    wrong = np.flatnonzero(~np.isfinite(values) | (values > ROUNDING) | (values < LEAST))
     if len(wrong):
-        expected = "one of at most 0" if np.isfinite(values[wrong[0]]) else "finite"
+        value = values[wrong[0]]
+        expected = "finite" if not np.isfinite(value) else "one of at most 0" if value > 0 else f"one of at least {LEAST:g}"
         raise DataError(
-            f"{row.place}: completion {number + 1} has log-prob {values[wrong[0]]} at token {wrong[0] + 1}. Expected {expected}.\n"
+            f"{row.place}: completion {number + 1} has log-prob {value} at token {wrong[0] + 1}. Expected {expected}.\n"
             f"  Correct it, or leave the log-probs out. {WITHOUT_LOGPS}"
         )
     return values

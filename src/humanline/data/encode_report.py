@@ -37,6 +37,8 @@ COUNTED = {
 }
 """The fields of `EncodeReport` that count unusual but usable cases: name and explanation in words."""
 
+UNKNOWN = "the tokenizer does not have these characters, so the model cannot tell them apart"
+
 
 @dataclass(frozen=True)
 class EncodeReport:
@@ -76,6 +78,9 @@ class EncodeReport:
     transformed_logps: Count = Count()
     """completions whose log-probs are those of the sampler's temperature and top_p, not of the policy itself (R10)"""
 
+    unknown_tokens: Count = Count()
+    """tokens of texts that stand for characters which the tokenizer has not"""
+
     def lines(self) -> list[str]:
         """For printing: what happened, a line each with its first place; then, in one line, what did not."""
         rows = [f"dropped {seen.number} of {self.rows_in} rows: {seen.detail}{seen.where}" for seen in self.dropped_rows.values()]
@@ -83,6 +88,7 @@ class EncodeReport:
             f"dropped {seen.number} of {self.completions_in} completions, their groups stay: {seen.detail}{seen.where}"
             for seen in self.dropped_completions.values()
         ]
+        unknown = self.unknown_tokens
         cases: list[tuple[Count, str, str]] = [(getattr(self, name), *words) for name, words in COUNTED.items()]
         never = [] if rows else ["rows dropped"]
         never += [] if completions else ["completions dropped from groups"]
@@ -94,5 +100,6 @@ class EncodeReport:
             *rows,
             *completions,
             *(f"{count.number} {name}{count.where}: {why}" for count, name, why in cases if count.number),
+            *([f"warning: {unknown.number} unknown tokens{unknown.where}: {UNKNOWN}"] if unknown.number else []),
             *([f"0 each: {', '.join(never)}"] if never else []),
         ]

@@ -50,6 +50,13 @@ def load_data(
     return Data(training, held_out)
 
 
+def load_held_out(
+    config: TrainConfig, objective: Objective, tokenizer: PreTrainedTokenizerBase, model: nn.Module, say: Callable[[str], None]
+) -> list[EncodedGroup]:
+    """The rows of `config.eval.data`; [] when it names none."""
+    return _groups(config.eval.data, config, objective, tokenizer, model, say) if config.eval.data else []
+
+
 def _groups(
     source: str,
     config: TrainConfig,
@@ -64,11 +71,11 @@ def _groups(
     for line in [*notes.lines(), *report.lines()]:
         say(f"{source}: {line}")
     say(f"{source}: first row, the trained part between ⟦ and ⟧:\n{report.first_example}")
-    _check_against_model(groups, model)
+    check_against_model(groups, model)
     return groups
 
 
-def _check_against_model(groups: list[EncodedGroup], model: nn.Module) -> None:
+def check_against_model(groups: list[EncodedGroup], model: nn.Module) -> None:
     """Ids within the vocabulary, lengths within the model's positions."""
     vocabulary = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]

@@ -28,6 +28,8 @@ Records = Iterator[tuple[Place, dict[str, Any]]]
 
 SUFFIXES = ".jsonl, .ndjson, .json, .csv (each also with .gz) or .parquet"
 MEMORY = "<memory>"
+GZIP = b"\x1f\x8b"
+"""what every gzip file starts with"""
 
 
 class Cell(str):
@@ -60,7 +62,13 @@ def _at_least_one(records: Records, name: str) -> Records:
 
 
 def _from_name(source: str, split: str) -> tuple[str, Records]:
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+        os.stat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL, half of a surrogate pair, too long, or ~ of nobody
+        raise DataError(f"{source!r}: cannot be opened: {error}.\n  Expected the path of a file that you may read.") from error
     if path.is_dir():
         return path.name, _saved_dataset(path, split)
     if path.exists():
@@ -116,6 +124,8 @@ def _decode(line: bytes, path: Path, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
+        if number == 1 and line.startswith(GZIP):
+            raise DataError(f"{path.name}:1: is compressed with gzip.\n  Name it {path.name}.gz.") from None
         byte = f"0x{line[error.start]:02x}"
         raise DataError(
             f"{path.name}:{number}: not UTF-8: byte {byte} at position {error.start + 1} of the line.\n  Save the file as UTF-8."
@@ -175,27 +185,23 @@ def _csv(path: Path) -> Records:
     csv.field_size_limit(2**31 - 1)  # the default of 128 kB is shorter than a long conversation
     reader = csv.reader((line for _, line in _lines(path)), strict=True)
     header: list[str] | None = None
-    number = 0
+    start = 1
     try:
         for cells in reader:
+            place, start = Place(path.name, start), reader.line_num + 1
             if not cells:
                 continue
             if header is None:
                 header = cells
                 if repeated := {name for name in header if header.count(name) > 1}:
-                    raise DataError(
-                        f"{path.name}:1: column {min(repeated)!r} appears twice in the header.\n  Rename one of them."
-                    )
+                    raise DataError(f"{place}: column {min(repeated)!r} appears twice in the header.\n  Rename one of them.")
                 continue
-            number += 1
             if len(cells) != len(header):
-                problem = f"row {number} has {len(cells)} cells, the header {len(header)}"
-                raise DataError(
-                    f"{path.name}:{reader.line_num}: {problem}.\n  Cells with commas or line breaks need double quotes."
-                )
-            yield (Place(path.name, number), {name: Cell(cell) for name, cell in zip(header, cells, strict=True)})
+                problem = f"the row has {len(cells)} cells, the header {len(header)}"
+                raise DataError(f"{place}: {problem}.\n  Cells with commas or line breaks need double quotes.")
+            yield (place, {name: Cell(cell) for name, cell in zip(header, cells, strict=True)})
     except csv.Error as error:
-        raise DataError(f"{path.name}:{reader.line_num}: not valid CSV: {error}.\n  Is a quoted cell left open?") from error
+        raise DataError(f"{path.name}:{start}: not valid CSV: {error}.\n  Is a quoted cell left open?") from error
 
 
 def _parquet(path: Path) -> Records:
@@ -225,8 +231,11 @@ def _saved_dataset(path: Path, split: str) -> Records:
 
     try:
         dataset = datasets.load_from_disk(os.fspath(path))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be loaded by datasets.load_from_disk: {error}") from error
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DataError(
+            f"{path}: cannot be loaded by datasets.load_from_disk: {type(error).__name__}: {error}\n"
+            "  Expected a folder as save_to_disk writes it. Save the data set again."
+        ) from error
     return _rows_of(_one_split(dataset, split, path.name), path.name)
 
 

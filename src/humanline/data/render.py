@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from jinja2 import TemplateError
-
 from humanline.config import DataConfig
 from humanline.data.rows import Place, Row
 from humanline.data.turns import Turns, as_turns, is_assistant, up_to_last_answer
@@ -195,7 +193,7 @@ class Renderer:
             rendered = self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=prompting, continue_final_message=opened
             )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except Exception as error:  # a template is a program: it may raise anything
             roles = ", ".join(str(turn["role"]) for turn in turns)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(

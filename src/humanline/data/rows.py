@@ -28,7 +28,7 @@ class Place:
     source: str
     """file name, data set name, or "<memory>" """
     line: int
-    """1-based: the line of a JSONL file, else the row number"""
+    """1-based: the line of a JSONL or CSV file where the row starts, else the number of the row"""
 
     def __str__(self) -> str:
         return f"{self.source}:{self.line}"

@@ -30,6 +30,7 @@ class Vocabulary:
         self.end_id = next((token for token in declared if token is not None), None)
         self.end_ids = frozenset(token for token in declared if token is not None)
         added = tokenizer.added_tokens_decoder
+        self.unknown_text, self.unknown_id = _unknown(tokenizer)
         self.end_texts = tuple(str(added[token]) for token in added if added[token].special or token in self.end_ids)
 
     def ids(self, texts: Iterable[str]) -> dict[str, np.ndarray]:
@@ -42,6 +43,12 @@ class Vocabulary:
         )["input_ids"]
         led = (ids if self._starts(ids) else [*self.lead, *ids] for ids in lists)
         return {text: np.array(ids, np.int32) for text, ids in zip(distinct, led, strict=True)}
+
+    def unknown(self, text: str, ids: np.ndarray) -> int:
+        """How many of a text's `ids` are the unknown token, besides those that the text spells out, as a template may."""
+        if self.unknown_id is None:
+            return 0
+        return max(0, int((ids == self.unknown_id).sum()) - text.count(self.unknown_text))
 
     def covered(self, ids: np.ndarray, start: np.ndarray) -> int:
         """How many of a text's `ids` lie wholly within the part of it whose own ids are `start`.
@@ -98,6 +105,13 @@ def shared(first: np.ndarray, second: np.ndarray) -> int:
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length
+
+
+def _unknown(tokenizer: PreTrainedTokenizerBase) -> tuple[str, int | None]:
+    """The token that stands for what is not in the vocabulary: the tokenizer's own, else the one it declares; ("", None): none."""
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    token = getattr(model, "unk_token", None) or tokenizer.unk_token
+    return (str(token), tokenizer.convert_tokens_to_ids(str(token))) if token else ("", None)
 
 
 def _leading_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -121,6 +121,8 @@ def run_missing(jobs: Sequence[Job], finished: dict[Job, dict[str, Any]], consol
     missing = [job for job in jobs if job not in finished]
     if not missing:
         return
+    for job in missing:
+        job.discard()
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(min(processes, len(missing)), mp_context=context, initializer=prepare_worker)

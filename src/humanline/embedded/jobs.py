@@ -59,6 +59,11 @@ class Job:
         path = self.folder / "result.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
+    def discard(self) -> None:
+        """Throw away what an interrupted attempt left: the seconds of a result are those of one whole run."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
     def steps_done(self) -> int:
         """Optimizer steps that the trainer has written down so far."""
         try:
@@ -86,13 +91,11 @@ def _end_with_parent() -> None:
 
 
 def run(job: Job) -> dict[str, Any]:
-    """Train, evaluate, write result.json. What an interrupted attempt left is thrown away: seconds are those of one whole run."""
+    """Train, evaluate, write result.json. The job's folder must not exist yet."""
     from humanline.embedded.evaluate import evaluate
     from humanline.models import load_policy
     from humanline.run import train
 
-    if job.folder.exists():
-        shutil.rmtree(job.folder)
     job.folder.mkdir(parents=True)
     run_folder = job.folder / "run"
     config = job.method.config(model=assets.MODEL, data=job.data, out=run_folder, seed=job.seed, steps=job.steps)

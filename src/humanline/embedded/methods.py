@@ -66,12 +66,12 @@ class Method:
 
     def config(self, *, model: Path, data: Path, out: Path, seed: int, steps: int) -> TrainConfig:
         """The run of one seed; the seed is the order of the data."""
-        from humanline import config as c
+        from humanline.config import CheckpointConfig, DataConfig, LogConfig, OptimizerConfig, TrainConfig
         from humanline.limit import Clip, Off
         from humanline.objectives import DPO, GRPO, KTO, SFT
 
         objectives = {"grpo": GRPO, "dpo": DPO, "kto": KTO, "sft": SFT}
-        return c.TrainConfig(
+        return TrainConfig(
             model=str(model),
             data=str(data),
             out=str(out),
@@ -82,10 +82,10 @@ class Method:
             batch_size=PROMPTS_PER_STEP * self.rows_per_prompt,
             seed=seed,
             device="cpu",
-            rows=c.DataConfig(template="none", eos=False),
-            optimizer=c.OptimizerConfig(lr=self.lr, betas=(0.9, 0.99), warmup=10),
-            checkpoint=c.CheckpointConfig(every=None),
-            log=c.LogConfig(every=0),
+            rows=DataConfig(template="none", eos=False),
+            optimizer=OptimizerConfig(lr=self.lr, betas=(0.9, 0.99), warmup=10),
+            checkpoint=CheckpointConfig(every=None),
+            log=LogConfig(every=0),
         )
 
 

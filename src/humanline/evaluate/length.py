@@ -28,6 +28,7 @@ import numpy as np
 from humanline.data.record import shown
 from humanline.errors import ConfigError, DataError
 from humanline.evaluate.statistics import interval, redraws
+from humanline.evaluate.winrate import check_preferences
 
 Instruction = Hashable
 """whatever names an instruction: its text, or its number"""
@@ -57,7 +58,8 @@ class LengthControlled(NamedTuple):
 
     win_rate: float
     standard_error: float | None
-    """of the bootstrap over instructions, the strength of the penalty held; None where no coefficient is other than 0"""
+    """of the bootstrap over instructions, the strength of the penalty held; None where no coefficient is other than 0, and
+    where all preferences are equal: a width of 0 would be a lie"""
     low: float | None
     high: float | None
     features: dict[str, float]
@@ -85,6 +87,9 @@ def length_controlled_win_rate(
     all lengths equal) has 50 by construction. Raises `DataError` for repeated instructions, one without difficulty, fewer than `FOLDS`
     instructions, and length differences that are all the same, which no fit can tell from the model's quality.
     """
+    if resamples < 2:
+        raise ConfigError(f"resamples is {resamples}: expected a whole number from 2 on.")
+    check_preferences(preferences)
     counts = [len(column) for column in (instructions, preferences, model_length, baseline_length)]
     if len(set(counts)) > 1:
         raise DataError(f"instructions, preferences and lengths: {counts} of them, expected as many of each.")
@@ -165,7 +170,7 @@ def _fitted(
         for index in part
     ]
     low, high = interval(np.array(drawn))
-    nothing = not coefficients.any()
+    nothing = not coefficients.any() or preference_N.min() == preference_N.max()
     return LengthControlled(
         100 * math.fsum(_predicted(without_length, coefficients)) / len(names),
         None if nothing else float(np.std(drawn, ddof=1)),
@@ -195,14 +200,8 @@ def _held(regulariser: Regulariser | None) -> _Rows | None:
     order = sorted(
         range(len(regulariser.instructions)), key=lambda row: (repr(regulariser.instructions[row]), regulariser.length_R[row])
     )
-    features = np.stack(
-        [
-            np.tanh(regulariser.length_R[order]),
-            regulariser.difficulty_R[order],
-            np.zeros(len(order)),
-        ],  # no bias: it is the baseline
-        axis=1,
-    )
+    no_bias = np.zeros(len(order))  # it is the baseline itself
+    features = np.stack([np.tanh(regulariser.length_R[order]), regulariser.difficulty_R[order], no_bias], 1)
     names = tuple(regulariser.instructions[row] for row in order)
     return _Rows(features, regulariser.preference_R[order], np.full(len(order), REGULARISER_WEIGHT), names)
 

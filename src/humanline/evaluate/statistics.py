@@ -20,13 +20,13 @@ CELLS = 2**22
 
 
 class Estimate(NamedTuple):
-    """A mean over clusters. Nothing but the mean can be told from one cluster: the rest is None then."""
+    """A mean over clusters. From one cluster nothing but the mean can be told: the rest is None then."""
 
     mean: float
     standard_error: float | None
     """standard deviation of the clusters' values (n − 1) over √n"""
     low: float | None
-    """of a 95 % percentile bootstrap that redraws whole clusters"""
+    """of a 95 % percentile bootstrap that redraws whole clusters; None where all are alike, of which it would make a width of 0"""
     high: float | None
     clusters: int
 
@@ -38,6 +38,8 @@ def estimate(values: Sequence[float], *, seed: int = 0, resamples: int = RESAMPL
     mean = math.fsum(ordered) / count
     if count == 1:
         return Estimate(mean, None, None, None, 1)
+    if ordered[0] == ordered[-1]:
+        return Estimate(mean, 0.0, None, None, count)
     spread = math.sqrt(math.fsum((ordered - mean) ** 2) / (count - 1))
     means = [ordered[drawn].mean(1) for drawn in redraws(count, seed=seed, resamples=resamples)]
     low, high = interval(np.concatenate(means))

@@ -20,7 +20,7 @@ class WinRate(NamedTuple):
     standard_error: float | None
     """standard deviation (n − 1) over √n; None for a single instruction, like the interval"""
     low: float | None
-    """of the 95 % bootstrap interval over instructions"""
+    """of the 95 % bootstrap interval over instructions; None where all preferences are equal"""
     high: float | None
     discrete_win_rate: float
     """wins and half the ties: each preference rounded to the side it is on"""
@@ -34,11 +34,7 @@ class WinRate(NamedTuple):
 
 def win_rate(preferences: Sequence[float | None], *, seed: int = 0) -> WinRate:
     """Raises `DataError` for a preference outside [0, 1], and when there is none at all. Their order changes nothing."""
-    for preference in preferences:
-        if preference is not None and not 0 <= preference <= 1:
-            raise DataError(
-                f"a preference is {preference!r}: expected a number from 0 (baseline better) to 1 (model better), or null."
-            )
+    check_preferences([preference for preference in preferences if preference is not None])
     judged = [preference for preference in preferences if preference is not None]
     if not judged:
         raise DataError(f"none of {len(preferences)} instructions has a verdict, so there is no win rate.")
@@ -48,3 +44,10 @@ def win_rate(preferences: Sequence[float | None], *, seed: int = 0) -> WinRate:
     discrete = 100 * (wins + ties / 2) / len(judged)
     losses = len(judged) - wins - ties
     return WinRate(mean, error, low, high, discrete, wins, losses, ties, len(judged), len(preferences) - len(judged))
+
+
+def check_preferences(preferences: Sequence[float]) -> None:
+    """`DataError` for one that is no probability."""
+    for preference in preferences:
+        if not 0 <= preference <= 1:
+            raise DataError(f"a preference is {preference!r}: expected a number from 0 (baseline better) to 1 (model better).")

@@ -112,6 +112,11 @@ class CustomObjective:
             raise ConfigError(
                 f"objective.path {self.path!r} cannot be imported: {error}. Is its folder on PYTHONPATH?"
             ) from error
+        except (Exception, SystemExit) as error:  # the module is a user's program: importing it may raise anything
+            raise ConfigError(
+                f"objective.path {self.path!r} raises {type(error).__name__} when it is imported: {error}. "
+                f"Expected a module that `python -c 'import {module_name}'` accepts."
+            ) from error
         cls = getattr(module, class_name, None)
         if cls is None:
             where = getattr(module, "__file__", None) or module_name
@@ -127,7 +132,7 @@ class CustomObjective:
             return cls(**self.settings)
         except ConfigError:
             raise
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # so may its class
             raise ConfigError(f"objective.settings {self.settings!r} do not fit {self.path}: {error}.") from error
 
 

@@ -36,7 +36,7 @@ class RowsConfig:
 
     def encoding(self) -> DataConfig:
         """The same as settings of a training run."""
-        return DataConfig(**{name: value for name, value in vars(self).items()})
+        return DataConfig(**vars(self))
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,8 @@ def duplicates(rows: Sequence[Row]) -> Duplicates:
         (row.place, f"{index} {_text(completion.text)}") for index, row in enumerate(rows) for completion in row.completions
     ]
     whole = (
-        (row.place, "".join(map(_text, (row.prompt, *(each.text for each in row.completions)))) + repr(row.feedback)) for row in rows
+        (row.place, "".join(map(_text, (row.prompt, *(each.text for each in row.completions)))) + repr(row.feedback))
+        for row in rows
     )
     return Duplicates(_repeats(whole), _repeats((row.place, _text(row.prompt)) for row in rows), _repeats(completions))
 

@@ -36,8 +36,14 @@ class Curve(NamedTuple):
 def sections(methods: Sequence[Method]) -> tuple[Section, ...]:
     """In the order in which a reader wants them: held-out rows first."""
     metrics = list(dict.fromkeys(name for method in methods for run in method.runs for name in run.metrics.series))
+    note = (
+        "Thin: seeds. Thick: their mean at the steps that all of them have."
+        if any(len(method.runs) > 1 for method in methods)
+        else ""
+    )
     return tuple(
-        Section(name, charts=tuple(_chart(panel, methods) for panel in found)) for name, found in panels(metrics).items()
+        Section(name, charts=tuple(_chart(panel, methods) for panel in found), note=note)
+        for name, found in panels(metrics).items()
     )
 
 
@@ -45,7 +51,6 @@ def _chart(panel: Panel, methods: Sequence[Method]) -> Chart:
     curves = list(_curves(panel, methods))
     most = min(max(POINTS // len(curves), LEAST), MOST)
     size = max(buckets(curve.series, most).size for curve in curves)
-    means = any(curve.line == "mean" for curve in curves)
     columns = ("run", "values", "first", "last", "lowest", "highest", "not finite")
     return Chart(
         panel.title,
@@ -54,11 +59,7 @@ def _chart(panel: Panel, methods: Sequence[Method]) -> Chart:
         Axis(panel.unit, panel.share),
         tuple(_trace(curve, most) for curve in curves),
         Table(panel.title, columns, tuple(_row(curve) for curve in curves)),
-        " ".join(
-            filter(
-                None, (panel.note, _thinning(size), "Thin: seeds. Thick: their mean at the steps that all have." if means else "")
-            )
-        ),
+        " ".join(filter(None, (panel.note, _thinning(size)))),
         legend=len(methods) > 1,
     )
 

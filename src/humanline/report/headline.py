@@ -35,8 +35,8 @@ def section(contents: Contents) -> Section:
 def _remark(methods: Sequence[Method], metrics: Sequence[str]) -> str:
     if any(method.evaluated for method in methods):
         return ""
-    if any(metric.startswith(HELD_OUT) for metric in metrics):
-        return "Newest values on held-out rows, measured against the starting policy and without a limiter."
+    if any(metric.startswith((HELD_OUT, "rollout_")) for metric in metrics):
+        return "Newest values. Held-out rows are measured against the starting policy and without a limiter."
     return (
         f"No held-out rows: training metrics, averaged over the last {TAIL:.0%} of the steps. They do not compare methods fairly."
     )

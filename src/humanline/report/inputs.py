@@ -8,6 +8,7 @@ from pathlib import Path
 
 from humanline.errors import CheckpointError, ConfigError, nearest
 from humanline.report.methods import Method, group, short_name, unique
+from humanline.report.perception import Perception, read_perception
 from humanline.report.results_file import Results, read_results
 from humanline.report.run_folder import Run, read_run
 
@@ -23,6 +24,8 @@ class Contents:
     """of a whole comparison"""
     environments: tuple[tuple[str, dict[str, str]], ...]
     """(whose, versions and machine), equal ones once"""
+    inspected: tuple[tuple[str, Perception], ...]
+    """(name, curves) of folders that hold nothing else to show, as `humanline inspect` leaves them"""
     notes: tuple[tuple[str, str], ...]
     """(whose, what a reader has to know first)"""
 
@@ -46,14 +49,17 @@ def default_out(paths: Sequence[Path]) -> Path:
 
 
 def read(paths: Sequence[Path]) -> Contents:
-    """Run directories, files of results, and directories that hold one."""
+    """Run directories, files of results or directories that hold one, and folders of `humanline inspect`."""
     if not paths:
         raise ConfigError("no run was named: expected `humanline report RUN…`, with run directories or a results.json.")
     runs: list[Run] = []
     results: list[tuple[Path, Results]] = []
+    inspected: list[tuple[str, Perception]] = []
     for path in {path.resolve(): path for path in paths}.values():
         if file := _results_file(path):
             results.append((file, read_results(file)))
+        elif (path / "perception.json").is_file() and not (path / "config.yaml").exists():
+            inspected.append((path.resolve().name, read_perception(path / "perception.json")))
         else:
             runs.append(read_run(path))
     methods = [method for _, found in results for method in found.methods] + group(runs)
@@ -65,6 +71,7 @@ def read(paths: Sequence[Path]) -> Contents:
         {name: value for _, found in results for name, value in found.start.items()},
         {name: value for _, found in results for name, value in found.settings.items()},
         _environments([(file.parent.resolve().name, found.environment) for file, found in results], all_runs),
+        tuple(inspected),
         (*remarks, *((name, note) for name, run in all_runs for note in run.notes)),
     )
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from humanline.report.metrics_file import Metrics
 from humanline.report.quantities import HELD_OUT, PROGRESS
 from humanline.report.run_folder import Run
 from humanline.report.thin import Series
 
-HEADLINE = (*(HELD_OUT + metric for metric in PROGRESS), HELD_OUT + "loss")
+HEADLINE = ("rollout_reward", *(HELD_OUT + metric for metric in PROGRESS), HELD_OUT + "loss")
 TAIL = 0.1
 """share of the steps, at the end, over which training metrics are averaged for the table at the top"""
 
@@ -75,21 +76,25 @@ def group(runs: Sequence[Run]) -> list[Method]:
 
 
 def outcome(run: Run, moving: frozenset[str]) -> dict[str, float]:
-    """The newest of the held-out metrics in `moving`; where there are none, training metrics averaged over the last tenth of the steps."""
+    """Newest scores of fresh samples and of the held-out metrics in `moving`; without either, the end of the training metrics."""
     metrics = run.metrics
     found = {name: value for name in HEADLINE if name in moving and (value := metrics.last(name)) is not None}
     if not found:
-        for name in PROGRESS:
-            if name in metrics.series:
-                steps, values = metrics.series[name]
-                tail = values[steps > metrics.last_step * (1 - TAIL)]
-                if np.isfinite(tail).any():
-                    found[name] = float(np.nanmean(tail))
+        found = {name: value for name in PROGRESS if (value := _tail_mean(metrics, name)) is not None}
     return found | ({"seconds": run.seconds} if run.seconds else {})
 
 
+def _tail_mean(metrics: Metrics, name: str) -> float | None:
+    """Mean over the last tenth of the steps; None where no value there is finite."""
+    if name not in metrics.series:
+        return None
+    steps, values = metrics.series[name]
+    tail = values[(steps > metrics.last_step * (1 - TAIL)) & np.isfinite(values)]
+    return float(tail.mean()) if len(tail) else None
+
+
 def _moving(runs: Sequence[Run]) -> frozenset[str]:
-    """Held-out metrics that change in some run. One that never does tells about the file (offline rewards), not about the policy."""
+    """Metrics that change in some run. A held-out one that never does tells about the file (offline rewards), not about the policy."""
 
     def moves(series: Series) -> bool:
         return len(series.values) == 1 or bool((series.values != series.values[0]).any())

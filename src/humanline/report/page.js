@@ -97,6 +97,13 @@
     });
   }
 
+  // Where all values are the same, an axis of its own choice would be 1 wide, and a learning rate of 5e-6 would look like 0.
+  function steady(traces, key) {
+    const values = new Set(traces.flatMap((trace) => [...trace[key], ...(trace.low || []), ...(trace.high || [])]).filter((value) => value !== null));
+    const [value] = values;
+    return values.size === 1 && value ? { range: [0, 2 * value].sort((a, b) => a - b) } : {};
+  }
+
   function axis(about, more) {
     return { title: { text: plain(about.title) }, tickformat: about.share ? ".3~p" : undefined, gridcolor: colour("line"), linecolor: colour("line"),
       zerolinecolor: colour("line"), automargin: true, ...more };
@@ -130,8 +137,9 @@
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
       font: { family: "system-ui, sans-serif", size: 13, color: colour("text") }, paper_bgcolor: colour("page"), plot_bgcolor: colour("page"),
       legend: below.layout,
-      xaxis: axis(drawing.x, square ? { range: [0, 1], constrain: "domain" } : rows && drawing.kind === "bars" ? { rangemode: "tozero" } : {}),
-      yaxis: axis(drawing.y, square ? { range: [0, 1], constrain: "domain", scaleanchor: "x" } : byRow),
+      xaxis: axis(drawing.x, { lines: {}, bars: { rangemode: "tozero" }, dots: drawing.kind === "dots" ? steady(drawing.traces, "x") : {},
+        "unit-square": { range: [0, 1], constrain: "domain" } }[drawing.kind]),
+      yaxis: axis(drawing.y, rows ? byRow : square ? { range: [0, 1], constrain: "domain", scaleanchor: "x" } : steady(drawing.traces, "y")),
     };
     const data = { lines, "unit-square": lines, bars, dots }[drawing.kind](drawing, named, below.letters);
     return { data, layout };

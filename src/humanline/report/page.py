@@ -23,7 +23,8 @@ SERIES = 8
 
 def sections(contents: Contents) -> tuple[Section, ...]:
     """In reading order; those without data are left out."""
-    capacity = tuple(capacity_chart(run.perception, name) for name, run in contents.runs if run.perception)
+    perceived = [(name, run.perception) for name, run in contents.runs if run.perception] + list(contents.inspected)
+    capacity = tuple(capacity_chart(perception, name) for name, perception in perceived)
     every = (
         headline.section(contents),
         *curves.sections(contents.methods),

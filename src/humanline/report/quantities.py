@@ -45,6 +45,14 @@ LEARNING = (
     _alone("logp", "Log-probability", "nats per token", "Mean log-prob of the completions trained on."),
     _alone("loss", "Loss (not progress)", "loss", LOSS_IS_NOT_PROGRESS),
 )
+FRESH = (
+    _alone(
+        "rollout_reward", "Reward of fresh samples", "score", "Mean score of what the policy wrote when the window was sampled."
+    ),
+    _alone("rollout_truncated", "Fresh samples cut at the token limit", "share of completions", share=True),
+    _alone("rollout_length", "Length of fresh samples", "tokens"),
+    _alone("rollout_unscored", "Fresh samples without a score", "completions of a window"),
+)
 PERCEPTION = (
     Panel(
         "Share stopped by the limiter",
@@ -85,6 +93,7 @@ PACE = (
     Panel("Tokens of a step", "tokens", (("tokens", "prompt and completion"), ("completion_tokens", "completion"))),
 )
 SECTIONS: dict[str, tuple[Panel, ...]] = {
+    "Fresh samples": FRESH,
     "Training rows": LEARNING,
     "Perception": PERCEPTION,
     "Feedback": FEEDBACK,

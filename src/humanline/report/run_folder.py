@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +65,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock of all optimizer steps."""
-        series = self.metrics.series.get("seconds")
-        return float(series.values.sum()) if series else 0.0
+        """Wall-clock as far as it is known."""
+        return math.fsum(self.parts.values())
 
     @property
     def parts(self) -> dict[str, float]:
@@ -110,10 +110,17 @@ def read_run(folder: Path) -> Run:
         total=total,
         summary=summary,
         perception=read_perception(perception_file) if perception_file.is_file() else None,
-        samples=tuple(read_samples(file, file.stem) for file in sorted(folder.glob("samples*.jsonl")) if file.is_file()),
+        samples=tuple(read_samples(file, name) for name, file in _sample_files(folder).items()),
         notes=(*config_notes, *metrics.notes),
     )
     return dataclasses.replace(run, notes=(*_state_notes(run), *run.notes))
+
+
+def _sample_files(folder: Path) -> dict[str, Path]:
+    """{name: file}: samples that were put there, and the newest window of fresh data."""
+    files = {file.stem: file for file in sorted(folder.glob("samples*.jsonl"))}
+    windows = sorted((folder / "rollouts").glob("step-*.jsonl"))
+    return files | ({f"fresh samples for {windows[-1].stem}": windows[-1]} if windows else {})
 
 
 def _without(series: dict[str, Series], names: Collection[str]) -> dict[str, Series]:
