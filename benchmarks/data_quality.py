@@ -7,7 +7,8 @@ Data sets of equal size, each inspected and then trained on from the same start 
     quartile 1 … 4    768 groups × 8, the packaged groups by the mean token log-prob of their completions, lowest first
     within 1 … 4      3072 groups × 2, of each prompt's 8 completions the two of that rank; `within any`: the first two of the file
     own               768 groups × 8, the start model's own samples, as they come in the file
-    noised, hot, cold the same prompts sampled anew from the start model with noise on its weights, at temperature 2, and at ½
+    cold, hot, uniform  the same prompts sampled anew from the start model at temperature ½, 2 and ∞
+    noised            and from the start model with noise on its weights
 
 Six minutes on one core. Prints mean ± standard deviation over seeds and writes OUT/results.json.
 """
@@ -86,7 +87,7 @@ def _part(group: RewardedGroup, numbers: list[int]) -> RewardedGroup:
 
 def samplers() -> Iterator[tuple[str, PreTrainedModel]]:
     """The start model, made worse or narrower."""
-    for name, scale in (("hot", 0.5), ("cold", 2.0)):
+    for name, scale in (("cold", 2.0), ("hot", 0.5), ("uniform", 0.0)):
         model = load_policy(str(assets.MODEL))
         with torch.no_grad():
             model.get_output_embeddings().weight.mul_(scale)

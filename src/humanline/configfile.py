@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import os
 import re
 import textwrap
 import types
@@ -38,10 +39,31 @@ _CORE_SCHEMA = {
 }
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2."""
+MOST_ALIASES = 20
+"""so that they cannot unfold to more than about 3^(20/3) ≈ 1500 times what the file holds"""
+DEEPEST = 50
+"""levels of nesting"""
 
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the scalars of YAML 1.2, for files that a person may have written."""
+
+    _aliases = _depth = 0
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's name and type
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As PyYAML's, which follows any number of aliases and levels: a few lines could then fill the memory or the stack."""
+        mark = self.peek_event().start_mark
+        self._aliases += self.check_event(yaml.AliasEvent)
+        if self._aliases > MOST_ALIASES:
+            raise yaml.composer.ComposerError(None, None, f"more than {MOST_ALIASES} aliases", mark)
+        if self._depth == DEEPEST:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {DEEPEST} levels deep", mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """As PyYAML's, which raises anything for a value that its own tag does not fit (`!!int abc`, 5000 digits)."""
@@ -83,8 +105,8 @@ def load_settings(path: str | Path, cls: type[Config]) -> Config:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
         raise ConfigError(f"{path} cannot be read: {reason}. Expected a YAML file of settings.") from error
     return _parse(cls, text, str(path))
 
@@ -93,7 +115,7 @@ def load_recipe(recipe: str) -> TrainConfig:
     """A packaged recipe by name, or a YAML file by path."""
     if recipe in recipes.names():
         return load_config(recipes.path(recipe))
-    if recipe.endswith((".yaml", ".yml")) or Path(recipe).is_file():
+    if recipe.endswith((".yaml", ".yml")) or os.path.isfile(recipe):  # unlike Path.is_file, False for a name that is too long
         return load_config(recipe)
     raise ConfigError(
         f"recipe {recipe!r} is unknown.{nearest(recipe, recipes.names())} "
@@ -123,16 +145,18 @@ def _parse(cls: type[Config], text: str, source: str) -> Config:
 
 def parse_value(text: str, hint: Any) -> Any:
     """A single value of type `hint`, or a list of variants, in YAML's notation, as flags give it."""
-    if variants_of_list(hint):
+    named = bool(variants_of_list(hint))
+    expected = "a list, each item with a name" if named else _expected(hint)
+    try:
+        if not named:
+            return _adapter(hint).validate_python(yaml.load(text, _Loader))
         loader = _Loader(text)
         node = loader.get_single_node()
-        if node is None:
-            raise ConfigError(f"{text!r} was given: expected a list, each item with a name.")
-        return _Reader("<flag>", loader).value(hint, node, key="the list")
-    try:
-        return _adapter(hint).validate_python(yaml.load(text, _Loader))
     except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"{text!r} was given: expected {_expected(hint)}.") from error
+        raise ConfigError(f"{text!r} was given: expected {expected}.") from error
+    if node is None:
+        raise ConfigError(f"{text!r} was given: expected {expected}.")
+    return _Reader("<flag>", loader).value(hint, node, key="the list")
 
 
 def dump(config: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from humanline.config import ModelConfig
-from humanline.errors import ModelError
+from humanline.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,6 +76,11 @@ def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedMod
             **extra,
         )
     except UNLOADABLE as error:
+        if config.attention and isinstance(error, (ValueError, ImportError)) and re.search(r"attn|attention|kernels", str(error), re.I):
+            raise ConfigError(
+                f"load.attention is {config.attention}, which this model cannot have here: {_first_line(error)}\n"
+                f"  Expected one of {', '.join(_attentions())}, or null for the model's own default."
+            ) from error
         raise ModelError(f"model {name!r} cannot be loaded: {_first_line(error)}\n  {_next_move(name)}") from error
     model: PreTrainedModel = loaded[0]
     if missing := sorted(loaded[1]["missing_keys"]):
@@ -105,8 +111,17 @@ def _forget_quantization(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+def _attentions() -> list[str]:
+    """The attention implementations that this version of transformers has."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return sorted({"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()})
+
+
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """What an error says, or all of it on one line where its first line announces a list."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines) if lines[0].endswith(":") else lines[0]
 
 
 def _next_move(name: str) -> str:

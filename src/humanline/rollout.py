@@ -263,7 +263,9 @@ def fresh_source(
     plan = Plan(len(prompts), config.batch_size, config.seed, rows.shuffle)
     sampler: Sampler
     if settings.backend == "transformers":
-        sampler = TransformersSampler(model, eos_ids, name=config.model, autocast=config.load.autocast)
+        sampler = TransformersSampler(
+            model, eos_ids, vocabulary=len(tokenizer), name=config.model, autocast=config.load.autocast
+        )
     else:
         sampler = ServedPolicy(settings, model, tokenizer, eos_ids, folder)
     made = Rollouts(

@@ -21,7 +21,7 @@ from humanline import checkpoint, configfile
 from humanline.config import TrainConfig
 from humanline.errors import CheckpointError
 
-FREE_ON_RESUME = ("model", "out", "resume", "log", "checkpoint", "device", "micro_batch_tokens", "reference_cache", "data")
+FREE_ON_RESUME = ("out", "resume", "log", "checkpoint", "device", "micro_batch_tokens", "reference_cache", "data")
 """settings that may differ when a run goes on: they change no number, or (data) are compared by content"""
 
 
@@ -77,6 +77,11 @@ class RunDirectory:
                     f"run directory {self.path} has no config.yaml, so there is no run to resume. Choose another --out."
                 )
             return False
+        if (self.path / "final").is_dir():
+            raise CheckpointError(
+                f"the run in {self.path} has finished: its model is {self.path / 'final'}. Train on from there with "
+                f"--model {self.path / 'final'} and another --out."
+            )
         found = differences(settings(configfile.load_config(saved)), settings(config))
         if found:
             raise CheckpointError(

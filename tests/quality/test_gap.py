@@ -44,11 +44,11 @@ def test_own_samples_have_outcomes_distributed_as_fresh_ones() -> None:
 
 def test_own_samples_lie_on_the_diagonal_and_worse_ones_above_it() -> None:
     rng = np.random.default_rng(1)
-    fresh = logps(rng, 2000, 8)
-    own, worse, better = (perception_gap(relative(logps(rng, 2000, 4, shift), fresh), seed=0) for shift in (0.0, -0.7, 0.7))
-    assert abs(own.data.lean) < 0.015 < 0.15 < worse.data.lean and better.data.lean < -0.15
-    assert abs(np.subtract(own.curves["data"].objective, own.curves["data"].perceived)).max() < 0.03
-    assert (worse.curves["data"].perceived - worse.curves["data"].objective)[1:].min() >= 0
+    fresh = logps(rng, 600, 8)
+    own, worse, better = (perception_gap(relative(logps(rng, 600, 4, shift), fresh), seed=0) for shift in (0.0, -0.7, 0.7))
+    assert abs(own.data.lean) < 0.03 < 0.15 < worse.data.lean and better.data.lean < -0.15
+    assert abs(np.subtract(own.curves["data"].objective, own.curves["data"].perceived)).max() < 0.06
+    assert (worse.curves["data"].perceived - worse.curves["data"].objective).min() >= -1e-9
     assert own.data.kl == pytest.approx(own.axis.kl, abs=4 * own.data.kl_error + 0.01)
     assert own.fresh.kl == pytest.approx(own.axis.kl, abs=4 * own.fresh.kl_error + 0.01)
     assert worse.data.kl > own.data.kl + 4 * own.data.kl_error
@@ -84,10 +84,10 @@ def test_the_bound_holds_for_every_sampler() -> None:
 
 
 def test_objective_perception_sees_no_distance_to_the_model_itself() -> None:
-    """γ = 1: the human weights are the probabilities, so the axis is at KL 0 from itself."""
+    """γ = 1: the human weights are the probabilities, so the axis is at KL 0 from itself but for the half counts."""
     axis = [float(value) for value in range(-50, 50)]
     found = perception_gap(outcomes(axis, axis, axis), 0, prospect.Human(gamma_gain=1.0, gamma_loss=1.0))
-    assert found.axis.kl == pytest.approx(0, abs=1e-12)
+    assert found.axis.kl == pytest.approx(0, abs=1e-5) and perception_gap(outcomes(axis, axis, axis), 0).axis.kl > 0.05
 
 
 def test_many_equal_outcomes_make_fewer_bins_and_no_infinity() -> None:

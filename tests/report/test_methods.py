@@ -217,15 +217,20 @@ def test_what_the_demo_writes_can_be_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "results.json: not JSON ("),
-        ("[]", "results.json: has format None: expected results of `humanline demo` or `humanline compare`"),
-        ('{"format": "lm-eval"}', "results.json: has format 'lm-eval': expected"),
-        ('{"format": "humanline-compare-1", "methods": {}}', "not as expected (KeyError: 'runs'). See docs/reporting.md"),
-        ('{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": []}', "results.json: holds no run."),
+        ("{", "results.json: the document: Invalid JSON"),
+        ("[]", "results.json: the document: Input should be an object. Expected results of `humanline demo` or `humanline compare`;"),
+        ('{"format": "lm-eval"}', "results.json: format: String should match pattern '^humanline-'"),
+        ('{"format": "humanline-compare-1", "methods": {}}', "results.json: runs: Field required"),
+        ('{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": []}', "results.json: runs: List should have at least 1 item"),
         (
             '{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": [{"method": "b"}]}',
-            "results.json: runs[0] is of method 'b': expected one of a.",
+            "results.json: runs.0 is of method 'b': expected one of a.",
         ),
+        (
+            '{"format": "humanline-compare-1", "methods": {"a": {}}, "runs": [{"method": "a", "seed": "first"}]}',
+            "results.json: runs.0.seed: Input should be a valid integer",
+        ),
+        ('{"format": "humanline-compare-1", "methods": {"a": {"settings": null}}, "runs": []}', "methods.a.settings: Input should be"),
     ],
 )  # fmt: skip
 def test_other_files_are_an_error_that_says_what_was_expected(tmp_path: Path, text: str, message: str) -> None:
@@ -262,6 +267,16 @@ def test_a_folder_of_inspect_shows_its_curves(runs, tmp_path: Path) -> None:
     assert [(section.title, [chart.title for chart in section.charts]) for section in sections] == [
         ("Capacity", [f"Capacity curves: {tmp_path.name}"])
     ]
+
+
+def test_a_file_that_may_not_be_read_is_named(runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "results.json"))
+
+    (tmp_path / "results.json").touch()
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(CheckpointError, match=r"results\.json cannot be read: Permission denied\."):
+        inputs.read([tmp_path])
 
 
 def test_a_run_named_twice_counts_once(runs) -> None:

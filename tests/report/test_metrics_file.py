@@ -23,11 +23,10 @@ def write(tmp_path: Path):
 
 
 def test_series_keep_their_steps_and_gaps(write) -> None:
-    metrics = read_metrics(
-        write('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": null, "eval_loss": 2}\n{"step": 4, "loss": 1e999}\n')
-    )
-    assert (metrics.lines, metrics.last_step, metrics.notes) == (3, 4, ())
-    assert metrics.series["loss"].steps.tolist() == [1, 2, 4]
+    text = '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": null, "eval_loss": 2}\n{"step": 4, "loss": 1e999}\n'
+    metrics = read_metrics(write(text + '{"step": 5, "loss": 1' + 400 * "0" + "}\n"))
+    assert (metrics.lines, metrics.last_step, metrics.notes) == (4, 5, ())
+    assert metrics.series["loss"].steps.tolist() == [1, 2, 4, 5]
     assert metrics.series["loss"].values[0] == 0.5 and metrics.series["loss"].values[1:].tolist() == pytest.approx(
         [math.nan] * 2, nan_ok=True
     )

@@ -200,3 +200,13 @@ def test_a_damaged_summary_is_named(copy: Path) -> None:
         DataError, match=r"summary\.json cannot be read \(KeyError\('steps'\)\)\. Remove it: the report does without\."
     ):
         read_run(copy)
+
+
+def test_a_damaged_checkpoint_is_named(copy: Path) -> None:
+    (copy / "summary.json").unlink()
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace("steps: 12", "steps: null"))
+    (copy / "checkpoints" / "step-000010" / "state.json").write_text("{}")
+    with pytest.raises(
+        DataError, match=r"step-000010/state\.json cannot be read \(KeyError\('of'\)\)\. Remove .*step-000010, which could"
+    ):
+        read_run(copy)

@@ -41,6 +41,7 @@ def test_rows_of_sample_and_single_completions(tmp_path: Path) -> None:
     [
         ({"completion": "x"}, "samples.jsonl:2: not a sample (KeyError: 'prompt')."),
         ({"prompt": "x"}, "samples.jsonl:2: not a sample (KeyError: 'completion')."),
+        ({"prompt": "x", "completions": ["y", "z"], "rewards": [1]}, "samples.jsonl:2: not a sample (IndexError"),
         ({"prompt": 3, "completion": "x"}, "samples.jsonl:2: not a sample (TypeError"),
         ({"prompt": "x", "completion": "y", "reward": "good"}, ":2: not a sample (TypeError: reward is 'good', not a number)."),
     ],

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
 from humanline import randomness
 from humanline.config import TrainConfig
-from humanline.data.describe import describe
+from humanline.data.describe import describe, describe_held_out, describe_mismatched
 from humanline.data.encode import encode_rows
-from humanline.data.rows import EncodedGroup
+from humanline.data.rows import EncodedGroup, Place
 from humanline.data.schema import load_rows
 from humanline.errors import DataError, ModelError
 from humanline.models import end_of_sequence_ids
@@ -33,28 +33,67 @@ def load_data(
 ) -> Data:
     """Read and encode `config.data` and the held-out rows; every count of what was dropped or cut goes to `say`."""
     training = _groups(config.data, config, objective, tokenizer, model, say)
-    held_out = _groups(config.eval.data, config, objective, tokenizer, model, say) if config.eval.data else []
+    held_out = load_held_out(config, objective, tokenizer, model, say)
     if config.eval.fraction:
-        count = round(config.eval.fraction * len(training))
-        if not 0 < count < len(training):
-            raise DataError(
-                f"eval.fraction {config.eval.fraction} of {len(training)} rows holds out {count}: expected at least 1 and not all. "
-                "Change --eval.fraction, or give held-out rows with --eval.data."
-            )
-        chosen = set(randomness.generator(config.seed, "held out").permutation(len(training))[:count].tolist())
-        held_out += [group for row, group in enumerate(training) if row in chosen]
-        training = [group for row, group in enumerate(training) if row not in chosen]
-        say(f"held out {count} rows for evaluation, {len(training)} left to train on")
+        training, held_out = hold_out(training, config.eval.fraction, config.seed)
+        say(f"held out {_count(held_out)} for evaluation, {_count(training)} left to train on")
+        for line in describe_held_out(held_out, objective.kind):
+            say(line)
     for line in describe(training, objective.kind):
         say(line)
+    if objective.mismatched:
+        for line in describe_mismatched(training, config.batch_size):
+            say(line)
     return Data(training, held_out)
+
+
+def hold_out(groups: Sequence[EncodedGroup], fraction: float, seed: int) -> tuple[list[EncodedGroup], list[EncodedGroup]]:
+    """(what stays, what is held out): a share of the prompts, chosen by the seed, each with all its rows."""
+    prompts = _prompts(groups)
+    distinct = sorted(set(prompts))
+    count = round(fraction * len(distinct))
+    if not 0 < count < len(distinct):
+        raise DataError(
+            f"eval.fraction {fraction} of {_count(groups)} holds out {count} prompts: expected at least 1 and not all. "
+            "Change --eval.fraction, or give held-out rows with --eval.data."
+        )
+    chosen = {distinct[number] for number in randomness.generator(seed, "held out").permutation(len(distinct))[:count]}
+    stays = [group for group, prompt in zip(groups, prompts, strict=True) if prompt not in chosen]
+    return stays, [group for group, prompt in zip(groups, prompts, strict=True) if prompt in chosen]
+
+
+def _prompts(groups: Sequence[EncodedGroup]) -> list[int]:
+    """For each group the first of its prompt. The halves of a pair share theirs, even where its last token merges with one answer."""
+    first: dict[str | Place, int] = {}
+    leader = list(range(len(groups)))
+
+    def top(number: int) -> int:
+        while leader[number] != number:
+            number = leader[number]
+        return number
+
+    for number, group in enumerate(groups):
+        for key in (group.prompt_key, group.place):
+            one, other = sorted((top(number), top(first.setdefault(key, number))))
+            leader[other] = one
+    return [top(number) for number in range(len(groups))]
+
+
+def _count(groups: Sequence[EncodedGroup]) -> str:
+    prompts = len(set(_prompts(groups)))
+    return f"{len(groups)} row{'s' if len(groups) != 1 else ''} of {prompts} prompt{'s' if prompts != 1 else ''}"
 
 
 def load_held_out(
     config: TrainConfig, objective: Objective, tokenizer: PreTrainedTokenizerBase, model: nn.Module, say: Callable[[str], None]
 ) -> list[EncodedGroup]:
-    """The rows of `config.eval.data`; [] when it names none."""
-    return _groups(config.eval.data, config, objective, tokenizer, model, say) if config.eval.data else []
+    """The rows of `config.eval.data`, counted aloud; [] when it names none."""
+    if not config.eval.data:
+        return []
+    held_out = _groups(config.eval.data, config, objective, tokenizer, model, say)
+    for line in describe_held_out(held_out, objective.kind):
+        say(line)
+    return held_out
 
 
 def _groups(

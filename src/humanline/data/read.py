@@ -65,7 +65,7 @@ def _from_name(source: str, split: str) -> tuple[str, Records]:
     try:
         path = Path(source).expanduser()
         os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, half of a surrogate pair, too long, or ~ of nobody
         raise DataError(f"{source!r}: cannot be opened: {error}.\n  Expected the path of a file that you may read.") from error

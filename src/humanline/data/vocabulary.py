@@ -48,7 +48,8 @@ class Vocabulary:
         """How many of a text's `ids` are the unknown token, besides those that the text spells out, as a template may."""
         if self.unknown_id is None:
             return 0
-        return max(0, int((ids == self.unknown_id).sum()) - text.count(self.unknown_text))
+        body = ids[len(self.lead) :] if self._starts(ids[: len(self.lead)].tolist()) else ids
+        return max(0, int((body == self.unknown_id).sum()) - text.count(self.unknown_text))
 
     def covered(self, ids: np.ndarray, start: np.ndarray) -> int:
         """How many of a text's `ids` lie wholly within the part of it whose own ids are `start`.

@@ -120,7 +120,7 @@ def truncation(groups: Sequence[EncodedGroup], max_length: int, vocabulary: Voca
         if not longer:
             continue
         gone = group.kind != "group" or longer == len(group.completions)
-        counts.update(too_long=longer, drop_rows=gone, drop_completions=len(group.completions) if gone else longer)
+        counts.update(too_long=longer, drop_rows=int(gone), drop_completions=len(group.completions) if gone else longer)
         longest = max(len(each.ids) for each in group.completions)
         head = vocabulary.head(group.prompt_ids)
         prompt_ids, cut = truncate(group.prompt_ids, group.completions, longest=longest, max_length=max_length, head=head)

@@ -56,12 +56,15 @@ def read(paths: Sequence[Path]) -> Contents:
     results: list[tuple[Path, Results]] = []
     inspected: list[tuple[str, Perception]] = []
     for path in {path.resolve(): path for path in paths}.values():
-        if file := _results_file(path):
-            results.append((file, read_results(file)))
-        elif (path / "perception.json").is_file() and not (path / "config.yaml").exists():
-            inspected.append((path.resolve().name, read_perception(path / "perception.json")))
-        else:
-            runs.append(read_run(path))
+        try:
+            if file := _results_file(path):
+                results.append((file, read_results(file)))
+            elif (path / "perception.json").is_file() and not (path / "config.yaml").exists():
+                inspected.append((path.resolve().name, read_perception(path / "perception.json")))
+            else:
+                runs.append(read_run(path))
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
     methods = [method for _, found in results for method in found.methods] + group(runs)
     titles = unique([method.title for method in methods])
     all_runs = named_runs(methods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +63,11 @@ class _Columns:
     def _put(self, name: str, value: Any) -> None:
         if value is None:
             value = math.nan
-        elif not isinstance(value, float | int) or isinstance(value, bool):
+        elif isinstance(value, bool) or not isinstance(value, float | int):
             self.others[name] = self.others.get(name, 0) + 1
             return
+        elif isinstance(value, int) and abs(value) > sys.float_info.max:
+            value = math.inf
         column = self.columns.get(name)
         if column is None:
             column = self.columns[name] = (array("d"), array("d"))

@@ -14,20 +14,64 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from humanline.errors import DataError
 from humanline.report.methods import Entry, Method
 from humanline.report.run_folder import read_run
 
-NO_METRICS = ("seed", "steps")
+STEPS = "steps"
+"""a number of a run that is no metric"""
+
+
+class MethodRecord(BaseModel):
+    """A method of the file; fields that are not listed are summaries, which the report works out itself."""
+
+    title: str | None = None
+    settings: dict[str, Any] = {}
+
+
+class RunRecord(BaseModel):
+    """A run of the file; its other fields are metrics if they are numbers."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    method: str
+    seed: int | None = None
+    folder: str | None = None
+    seconds: float | dict[str, float] | None = None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by part; {} where only their sum is known."""
+        return self.seconds if isinstance(self.seconds, dict) else {}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Finite numbers by name; what is null was not measured."""
+        seconds = math.fsum(self.parts.values()) if self.parts else self.seconds
+        return finite({**(self.model_extra or {}), "seconds": seconds})
+
+
+class ResultsRecord(BaseModel):
+    """The whole file."""
+
+    format: Annotated[str, Field(pattern="^humanline-")]
+    methods: dict[str, MethodRecord]
+    runs: Annotated[list[RunRecord], Field(min_length=1)]
+    start: dict[str, float | None] = {}
+    settings: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class Results:
-    """The content of such a file."""
+    """What the report shows of it."""
 
     methods: tuple[Method, ...]
     start: dict[str, float]
@@ -38,68 +82,51 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """Raises `DataError` that names what is missing."""
+    """Raises `DataError` that names what is wrong and where."""
     try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}). Expected results of `humanline demo` or `humanline compare`.") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if not (isinstance(found, str) and found.startswith("humanline-")):
+        record = ResultsRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the document"
         raise DataError(
-            f'{path}: has format {found!r}: expected results of `humanline demo` or `humanline compare` ("format": "humanline-…"). '
-            "Is this another program's file?"
-        )
-    try:
-        return _results(content, path)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: not as expected ({type(error).__name__}: {error}). See docs/reporting.md for its fields."
+            f"{path}: {place}: {first['msg']}. Expected results of `humanline demo` or `humanline compare`; see docs/reporting.md."
         ) from error
-
-
-def _results(content: dict[str, Any], path: Path) -> Results:
-    missing: list[str] = []
-    entries: dict[str, list[Entry]] = {name: [] for name in content["methods"]}
-    titles = {name: str(about.get("title", name)) for name, about in content["methods"].items()}
-    for number, run in enumerate(content["runs"]):
-        if run["method"] not in entries:
-            raise DataError(f"{path}: runs[{number}] is of method {run['method']!r}: expected one of {', '.join(entries)}.")
-        folder = _folder(run, path.parent)
-        if "folder" in run and not folder:
-            missing.append(run["folder"])
-        entries[run["method"]].append(Entry(run.get("seed"), _numbers(run), read_run(folder) if folder else None, _parts(run)))
+    methods, missing = _methods(record, path)
     notes = []
-    if content.get("settings", {}).get("quick"):
+    if record.settings.get("quick"):
         notes.append("a quick run, which shows that everything works: its numbers mean nothing")
     if missing:
         notes.append(f"without the training curves of {len(missing)} runs: {path.parent / missing[0]} … holds no run directory")
-    methods = tuple(
-        Method(titles[name], tuple(found), content["methods"][name].get("settings", {}))
+    environment = {key: str(value) for key, value in (record.versions | record.machine).items()}
+    settings = {key: value if isinstance(value, str) else json.dumps(value) for key, value in record.settings.items()}
+    return Results(methods, finite(record.start), settings, environment, tuple(notes))
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics among some fields."""
+    numbers = {name: value for name, value in values.items() if isinstance(value, float | int) and not isinstance(value, bool)}
+    return {name: float(value) for name, value in numbers.items() if name != STEPS and math.isfinite(value)}
+
+
+def _methods(record: ResultsRecord, path: Path) -> tuple[tuple[Method, ...], list[str]]:
+    """Methods that have runs, in the order of the file, and the folders that hold no run directory."""
+    missing: list[str] = []
+    entries: dict[str, list[Entry]] = {name: [] for name in record.methods}
+    for number, run in enumerate(record.runs):
+        if run.method not in entries:
+            raise DataError(f"{path}: runs.{number} is of method {run.method!r}: expected one of {', '.join(entries)}.")
+        folder = _folder(run, path.parent)
+        if run.folder is not None and folder is None:
+            missing.append(run.folder)
+        entries[run.method].append(Entry(run.seed, run.metrics, read_run(folder) if folder else None, run.parts))
+    return tuple(
+        Method(record.methods[name].title or name, tuple(found), record.methods[name].settings)
         for name, found in entries.items()
         if found
-    )
-    if not methods:
-        raise DataError(f"{path}: holds no run. Expected at least one; has the comparison ended before its first?")
-    environment = {key: str(value) for part in ("versions", "machine") for key, value in content.get(part, {}).items()}
-    settings = {key: value if isinstance(value, str) else json.dumps(value) for key, value in content.get("settings", {}).items()}
-    return Results(methods, _numbers(content.get("start", {})), settings, environment, tuple(notes))
+    ), missing
 
 
-def _numbers(run: dict[str, Any]) -> dict[str, float]:
-    """The metrics of a run; null and what is not finite are missing."""
-    values = {name: value for name, value in run.items() if isinstance(value, float | int) and not isinstance(value, bool)}
-    if parts := _parts(run):
-        values["seconds"] = math.fsum(parts.values())
-    return {name: float(value) for name, value in values.items() if name not in NO_METRICS and math.isfinite(value)}
-
-
-def _parts(run: dict[str, Any]) -> dict[str, float]:
-    """Seconds by part."""
-    seconds = run.get("seconds")
-    return {part: float(value) for part, value in seconds.items()} if isinstance(seconds, dict) else {}
-
-
-def _folder(run: dict[str, Any], base: Path) -> Path | None:
+def _folder(run: RunRecord, base: Path) -> Path | None:
     """Its run directory, where it lies beside the file."""
-    candidates = [base / run["folder"] / "run", base / run["folder"]] if "folder" in run else []
+    candidates = [] if run.folder is None else [base / run.folder / "run", base / run.folder]
     return next((folder for folder in candidates if (folder / "config.yaml").is_file()), None)

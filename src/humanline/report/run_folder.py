@@ -181,7 +181,13 @@ def _summary(folder: Path) -> tuple[Summary | None, bool, int | None]:
 def _total_of_checkpoint(folder: Path) -> int | None:
     """Steps of the whole run, as its newest checkpoint says."""
     newest = _newest_checkpoint(folder)
-    return int(json.loads((newest / "state.json").read_bytes())["of"]) if newest else None
+    if newest is None:
+        return None
+    path = newest / "state.json"
+    try:
+        return int(json.loads(path.read_bytes())["of"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error!r}). Remove {newest}, which could not be resumed from either.") from error
 
 
 def _newest_checkpoint(folder: Path) -> Path | None:

@@ -59,12 +59,12 @@ class Comparison(NamedTuple):
 def read_samples(path: Path, name: str) -> SampleFile:
     """Raises `DataError`, with the line's number, for what is no sample."""
     answers: dict[str, list[Completion]] = {}
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(islice(file, READ), 1):
             try:
                 row = json.loads(line)
                 answers.setdefault(_prompt(row["prompt"]), []).extend(_completions(row))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, LookupError, TypeError) as error:
                 if not line.endswith("\n"):  # still being written
                     break
                 raise DataError(

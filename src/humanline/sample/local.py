@@ -176,18 +176,20 @@ class TransformersSampler:
                 logits_to_keep=1,
                 **{self._cache: cache},
             )
-        logits_BV = output.logits[:, -1].float().to(self._draws_on)
-        if self._vocabulary is not None:
-            logits_BV[:, self._vocabulary :] = -torch.inf
-        return logits_BV, output[self._cache]
+        return output.logits[:, -1].float().to(self._draws_on), output[self._cache]
 
     @torch.no_grad()
     def _draw(self, logits_BV: Tensor, streams: Streams, settings: SampleConfig) -> tuple[Tensor, Tensor]:
-        """(token_B, logp_B under `settings.transform`)."""
-        drawn_BV = transformed(logits_BV, settings.temperature, settings.top_p)
+        """(token_B, logp_B under `settings.transform`; the policy's own are over its whole vocabulary, as the trainer's are)."""
+        known_BV = logits_BV
+        if self._vocabulary is not None and self._vocabulary < logits_BV.shape[-1]:
+            known_BV = logits_BV.clone()
+            known_BV[:, self._vocabulary :] = -torch.inf
+        drawn_BV = transformed(known_BV, settings.temperature, settings.top_p)
         token_B = draw(drawn_BV, torch.from_numpy(streams.next()).to(self._draws_on))
-        drawn = settings.transform == (settings.temperature, settings.top_p)
-        kept_BV = drawn_BV if drawn else transformed(logits_BV, *settings.transform)
+        same = settings.transform == (settings.temperature, settings.top_p)
+        own = settings.transform == (1.0, 1.0) and known_BV is not logits_BV
+        kept_BV = drawn_BV if same and not own else transformed(logits_BV, *settings.transform)
         return token_B, kept_BV.gather(-1, token_B[:, None])[:, 0]
 
 
