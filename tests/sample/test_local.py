@@ -202,15 +202,18 @@ def test_frequencies_of_two_steps_are_the_models(temperature: float, top_p: floa
 
 
 def test_ids_that_the_tokenizer_lacks_are_never_drawn() -> None:
-    """A model padded to 50 ids with a tokenizer of 30: what is drawn, and its log-probs, are those among the 30."""
+    """A model of 50 ids with a tokenizer of 30: draws are among the 30; log-probs at (1, 1) are the policy's own, which the trainer
+    computes over all 50, and under another temperature those among the 30."""
     model = tiny_llama()
     prompt = np.array([9, 20, 21], np.int32)
-    settings = SampleConfig(n=500, max_new_tokens=1)
-    ((_, completions),) = TransformersSampler(model, EOS, vocabulary=30).sample([prompt], numbers=[0], settings=settings)
     with torch.no_grad():
-        logp = model(input_ids=torch.tensor([prompt.tolist()])).logits[0, -1, :30].log_softmax(-1)
-    for sampled in completions:
-        assert sampled.logps[0] == pytest.approx(float(logp[ids(sampled)[0]]), abs=1e-5)
+        logits = model(input_ids=torch.tensor([prompt.tolist()])).logits[0, -1]
+    for temperature, logp in ((1.0, logits.log_softmax(-1)), (0.5, (logits[:30] / 0.5).log_softmax(-1))):
+        settings = SampleConfig(n=500, max_new_tokens=1, temperature=temperature)
+        ((_, completions),) = TransformersSampler(model, EOS, vocabulary=30).sample([prompt], numbers=[0], settings=settings)
+        for sampled in completions:
+            assert ids(sampled)[0] < 30
+            assert sampled.logps[0] == pytest.approx(float(logp[ids(sampled)[0]]), abs=1e-5)
 
 
 def test_temperature_0_follows_the_most_likely_token() -> None:

@@ -122,9 +122,8 @@ def perception_gap(outcomes: Outcomes, seed: int, human: prospect.Human | None =
         "data": prospect.implied_capacity(axis, data),
         "fresh samples": prospect.implied_capacity(axis, fresh),
     }
-    parts = (outcomes.data, outcomes.fresh, outcomes.axis)
-    measured = (_distance(outcomes.axis, part, human, seed) for part in parts)
-    return Gap(len(outcomes.data), *measured, curves=curves)
+    measured = [_distance(outcomes.axis, part, human, seed) for part in (outcomes.data, outcomes.fresh, outcomes.axis)]
+    return Gap(len(outcomes.data), measured[0], measured[1], measured[2], curves)
 
 
 def _distance(axis: Sequence[np.ndarray], sampler: Sequence[np.ndarray], human: prospect.Human, seed: int) -> Distance:
@@ -135,8 +134,8 @@ def _distance(axis: Sequence[np.ndarray], sampler: Sequence[np.ndarray], human: 
     resampled = []
     for _ in range(RESAMPLES):
         drawn = stream.integers(len(axis), size=len(axis)).tolist()
-        parts = (np.concatenate([by_prompt[prompt] for prompt in drawn]) for by_prompt in (axis, sampler))
-        resampled.append(_perception(*parts, human).kl)
+        drawn_axis, drawn_z = (np.concatenate([by_prompt[prompt] for prompt in drawn]) for by_prompt in (axis, sampler))
+        resampled.append(_perception(drawn_axis, drawn_z, human).kl)
     above, from_on = (len(own) - np.searchsorted(np.sort(own), z, side=side) for side in ("right", "left"))
     lean = float((above + from_on).mean() / (2 * len(own)) - 0.5)
     return Distance(len(z), measured.kl, float(np.std(resampled)), measured.bound, measured.gap, lean)

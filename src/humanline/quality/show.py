@@ -97,7 +97,7 @@ def likelihood_lines(kind: str, likelihood: Likelihood) -> Iterator[str]:
     yield (
         f"{'warning: ' if likelihood.unusual_share > WARN else ''}{share} lie below {likelihood.usual:.3f} nats a token, as {of_own} do"
         + (
-            f". That part is unusual for this model and may teach less: `--keep-above {likelihood.usual:.3f}` leaves out rows below it."
+            f". That part is unusual for this model and may teach less (docs/inspecting.md): `--keep-above {likelihood.usual:.3f}` leaves out rows below it."
             if likelihood.unusual_share > WARN
             else ""
         )
