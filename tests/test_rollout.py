@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -53,7 +54,7 @@ def settings(tmp_path: Path):
             batch_size=3,
             device="cpu",
             rollout=RolloutConfig(
-                sample=SampleConfig(n=4, max_new_tokens=8, logprobs="policy"),
+                sample=SampleConfig(n=4, max_new_tokens=8),
                 scorers=(Function(path=f"{tmp_path / 'rewards.py'}:{reward}"),),
             ),
             rows=DataConfig(max_length=60),
@@ -136,6 +137,14 @@ def test_plain_grpo_uses_the_sampler_s_log_probs_and_no_second_model(settings, m
     rows = lines(config.out)
     assert not scored and "reference_age" not in rows[0]
     assert rows[0]["log_ratio_std"] < 1e-5 and rows[4]["log_ratio_std"] < 1e-5 < rows[1]["log_ratio_std"]
+
+
+def test_R10_the_ratio_is_exact_at_any_sampling_temperature(settings):
+    """Drawn at temperature 0.6 and top-p 0.9, kept log-probs are the policy's own, so the first ratio of a window is 1, not 2."""
+    config = settings()
+    sampling = SampleConfig(n=4, max_new_tokens=8, temperature=0.6, top_p=0.9)
+    train(config.replace(rollout=dataclasses.replace(config.rollout, sample=sampling)))
+    assert lines(config.out)[0]["log_ratio_std"] < 1e-5
 
 
 def test_a_kl_term_is_taken_against_the_starting_policy(settings):

@@ -165,8 +165,8 @@ class RolloutConfig:
 
     backend: Backend = "transformers"
     """transformers: the policy itself, in this process; openai: a server that is given the policy's weights by path"""
-    sample: SampleConfig = field(default_factory=lambda: SampleConfig(logprobs="policy"))
-    """how completions are drawn; the run's seed chooses the draws"""
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    """how completions are drawn; the run's seed chooses the draws, and kept log-probs are always the policy's own"""
     server: ServerConfig = field(default_factory=ServerConfig)
     handover: Literal["name", "sglang"] = "name"
     """how a server learns of new weights: name = the path is the model's name in each request (`transformers serve`); sglang = its call

@@ -274,7 +274,7 @@ def fresh_source(
         config.sample_every or 1,
         plan.total_steps(config.steps, config.epochs),
         arrange(objective.kind, finished_only=settings.keep == "finished"),
-        dataclasses.replace(settings.sample, seed=config.seed),
+        dataclasses.replace(settings.sample, seed=config.seed, logprobs="policy"),
         sampler,
         build_scorers(tuple(_with_jobs(scorer, folder) for scorer in settings.scorers)),
         tokenizer,

@@ -161,7 +161,8 @@ def test_data_of_a_worse_sampler_is_warned_about_and_leans_up(tmp_path: Path) ->
     assert own.likelihood.unusual_share is not None and own.likelihood.unusual_share < 0.10
     assert not any(line.startswith("warning") for line in own_lines)
     assert abs(own.gap.data.lean) < 0.05 < 0.3 < worse.gap.data.lean
-    assert any(line.startswith("warning: ") and "may teach less (docs/inspecting.md): `--keep-above -" in line for line in worse_lines)
+    warned = next(number for number, line in enumerate(worse_lines) if line.startswith("warning: "))
+    assert "(docs/inspecting.md): `--keep-above -" in worse_lines[warned + 1]
 
 
 def test_a_reference_gives_log_ratios_and_must_not_be_the_model(tmp_path: Path, model: str) -> None:

@@ -93,15 +93,14 @@ def likelihood_lines(kind: str, likelihood: Likelihood) -> Iterator[str]:
     if likelihood.usual is None or likelihood.unusual_share is None:
         yield "how usual that is for the model is unknown without fresh samples (--fresh 64)"
         return
-    share, of_own = f"{likelihood.unusual_share:.0%} of the completions", f"{USUAL:.0%} of the model's own samples"
-    yield (
-        f"{'warning: ' if likelihood.unusual_share > WARN else ''}{share} lie below {likelihood.usual:.3f} nats a token, as {of_own} do"
-        + (
-            f". That part is unusual for this model and may teach less (docs/inspecting.md): `--keep-above {likelihood.usual:.3f}` leaves out rows below it."
-            if likelihood.unusual_share > WARN
-            else ""
+    many, usual = likelihood.unusual_share > WARN, f"{likelihood.usual:.3f}"
+    of_data, of_own = f"{likelihood.unusual_share:.0%} of the completions", f"{USUAL:.0%} of the model's own samples"
+    yield f"{'warning: ' if many else ''}{of_data} lie below {usual} nats a token, as {of_own} do"
+    if many:
+        yield (
+            f"  That part is unusual for this model and may teach less (docs/inspecting.md): `--keep-above {usual}` leaves out rows "
+            "below it."
         )
-    )
 
 
 def gap_lines(gap: Gap, unit: str) -> Iterator[str]:
