@@ -10,7 +10,7 @@ Data sets of equal size, each inspected and then trained on from the same start 
     cold, hot, uniform  the same prompts sampled anew from the start model at temperature ½, 2 and ∞
     noised            and from the start model with noise on its weights
 
-Six minutes on one core. Prints mean ± standard deviation over seeds and writes OUT/results.json.
+Four minutes of one core. Prints mean ± standard deviation over seeds and writes OUT/results.json.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from humanline.config import OptimizerConfig, TrainConfig
+from humanline.config import CheckpointConfig, LogConfig, OptimizerConfig, TrainConfig
 from humanline.data.feed import Feed, Rows
 from humanline.data.plan import Plan
 from humanline.data.rows import EncodedCompletion, EncodedGroup, Kind, Place
 from humanline.distributed import Workers
+from humanline.limit import Clip
 from humanline.loop import Loop, adamw, needs_reference
-from humanline.objectives import Objective
+from humanline.objectives import DPO, Objective
 from humanline.reference import Reference
 from humanline.token_logps import TokenLogps
 
@@ -54,6 +56,22 @@ def save_model(folder: Path, model: PreTrainedModel | None = None) -> str:
     fast.save_pretrained(folder)
     (model or tiny_llama()).save_pretrained(folder)
     return str(folder)
+
+
+def pairs_file(path: Path, count: int = 10) -> str:
+    """Preference pairs that `save_model`'s tokenizer knows, one a line."""
+    records = [{"prompt": f"{row}: why ", "chosen": "x" * row + "a", "rejected": "no."} for row in range(count)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def small_run(model: str, folder: Path) -> TrainConfig:
+    """Six steps of humanline DPO from files, with a checkpoint every second one."""
+    return TrainConfig(
+        model=model, data=pairs_file(folder / "pairs.jsonl"), out=str(folder / "run"), objective=DPO(), limit=Clip(), sync_every=2,
+        steps=6, batch_size=3, device="cpu", optimizer=OptimizerConfig(lr=1e-3), checkpoint=CheckpointConfig(every=2),
+        log=LogConfig(every=0),
+    )  # fmt: skip
 
 
 def completion(ids: list[int], feedback: float = 1.0, logps: list[float] | None = None) -> EncodedCompletion:

@@ -9,33 +9,31 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
 
-from builders import VOCABULARY, save_model, tiny_llama
+from builders import VOCABULARY, pairs_file, save_model, small_run, tiny_llama
 from humanline import cli, configfile
-from humanline.config import CheckpointConfig, EvalConfig, LogConfig, OptimizerConfig, TrainConfig
+from humanline.config import EvalConfig, LogConfig, ModelConfig, TrainConfig
 from humanline.data.plan import Plan
 from humanline.errors import CheckpointError, ConfigError, DataError, HumanlineError, ModelError, TrainingError
-from humanline.limit import Clip
 from humanline.loop import Loop
 from humanline.metrics import MetricsLog
-from humanline.objectives import DPO, GRPO, CustomObjective, Facts, Loss, Objective
+from humanline.objectives import CustomObjective, Facts, Loss, Objective
 from humanline.objectives.base import sequence_sum
 from humanline.run import train
-
-
-def pairs(path: Path, count: int = 10) -> str:
-    path.write_text(
-        "".join(
-            json.dumps({"prompt": f"{row}: why ", "chosen": "x" * row + "a", "rejected": "no."}) + "\n" for row in range(count)
-        )
-    )
-    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -45,25 +43,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def config(model: str, tmp_path: Path) -> TrainConfig:
-    """Six steps of humanline DPO with a checkpoint every second one."""
-    return TrainConfig(
-        model=model, data=pairs(tmp_path / "pairs.jsonl"), out=str(tmp_path / "run"), objective=DPO(), limit=Clip(), sync_every=2,
-        steps=6, batch_size=3, device="cpu", optimizer=OptimizerConfig(lr=1e-3), checkpoint=CheckpointConfig(every=2),
-        log=LogConfig(every=0),
-    )  # fmt: skip
-
-
-def groups(path: Path, extra: str) -> str:
-    path.write_text('{"prompt": "a", "completions": ["b", "c"], ' + extra + "}\n")
-    return str(path)
+    """See `small_run`."""
+    return small_run(model, tmp_path)
 
 
 class Stop(Exception):
     """The test pulls the plug."""
 
 
-@pytest.fixture
-def broken(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainConfig, Path]:
+def stopped(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainConfig, Path]:
     """A run that died before step 6, to be resumed, and its newest checkpoint."""
     real = Loop.step
 
@@ -79,32 +67,9 @@ def broken(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainC
     return config.replace(resume=True), Path(config.out) / "checkpoints" / "step-000004"
 
 
-# rows
-
-
-@pytest.mark.parametrize("reward", ["1e300", "-1e39"])
-def test_R31_a_reward_beyond_float32_is_an_error_of_the_row(config: TrainConfig, tmp_path: Path, reward: str):
-    """In float32 it would be infinite, its group's advantages NaN, and the first step would blame the learning rate."""
-    data = groups(tmp_path / "groups.jsonl", f'"rewards": [{reward}, 0]')
-    with pytest.raises(DataError, match=r"groups.jsonl:1: 'rewards\[0\]' is -?1e\+\d+: expected a number that float32 can hold"):
-        train(config.replace(objective=GRPO(), data=data))
-
-
-def test_R31_log_probs_above_zero_are_refused(config: TrainConfig, tmp_path: Path):
-    """Probabilities or negative log-likelihoods in 'logprobs' would train on wrong ratios; a sampler's rounding passes."""
-    data = groups(tmp_path / "groups.jsonl", '"rewards": [1, 0], "logprobs": [[-1, 0.00001], [-1, 0.7]]')
-    with pytest.raises(
-        DataError, match=r"groups.jsonl:1: completion 2 has log-prob 0.69\d+ at token 2. Expected one of at most 0"
-    ):
-        train(config.replace(objective=GRPO(), data=data, limit=Clip(), sync_every=None))
-
-
-def test_R31_broken_json_names_its_own_line(config: TrainConfig, tmp_path: Path):
-    """An object left open at the end of a line is an error of that line, not of the next."""
-    data = tmp_path / "torn.jsonl"
-    data.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a",\n{"prompt": "b"}\n')
-    with pytest.raises(DataError, match=r"torn.jsonl:2: not valid JSON"):
-        train(config.replace(data=str(data)))
+@pytest.fixture
+def broken(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainConfig, Path]:
+    return stopped(config, monkeypatch)
 
 
 # models
@@ -173,6 +138,20 @@ def test_R31_nan_weights_are_called_so(config: TrainConfig, tmp_path: Path):
         train(config.replace(model=save_model(tmp_path / "nan", policy)))
 
 
+def test_an_attention_that_there_is_not_lists_those_that_there_are(config: TrainConfig):
+    """Not the advice on directories, which is for a model that is not found."""
+    with pytest.raises(ConfigError, match=r"(?s)load.attention is spda, .*Expected one of eager, .*sdpa, or null") as caught:
+        train(config.replace(load=ModelConfig(attention="spda")))
+    assert "directory" not in str(caught.value)
+
+
+def test_a_missing_tokenizer_is_told_in_a_whole_sentence(config: TrainConfig, model: str, tmp_path: Path):
+    folder = shutil.copytree(model, tmp_path / "mute")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"from one of: \(1\) a `tokenizers` library serialization file, \(2\) .*to a fast one\."):
+        train(config.replace(model=str(folder)))
+
+
 # settings
 
 
@@ -193,6 +172,33 @@ def test_R31_a_tracker_that_is_not_installed_is_an_error(config: TrainConfig, mo
 def test_R31_yaml_that_its_own_tag_does_not_fit(value: str):
     with pytest.raises(ConfigError, match=r"^run.yaml:2: not valid YAML: value is no"):
         configfile.parse_config(f"steps: 1\nseed: {value}\n", source="run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("[" * 5000, "nested more than 50 levels deep"),
+        ("[&a [x, x], " + ", ".join(f"&a{n} [*a, *a]" for n in range(20)) + "]", "more than 20 aliases"),
+        ("&a [*a]", "found unconstructable recursive node"),
+    ],
+    ids=["deep", "laughs", "cycle"],
+)
+def test_yaml_that_would_fill_the_memory_or_the_stack(settings: str, problem: str):
+    text = f"steps: 1\nobjective: {{name: custom, settings: {{x: {settings}}}}}\n"
+    with pytest.raises(ConfigError, match=rf"^run.yaml:2: not valid YAML: {problem}"):
+        configfile.parse_config(text, source="run.yaml")
+    with pytest.raises(ConfigError, match=r"was given: expected a mapping"):
+        configfile.parse_value(f"{{x: {settings}}}", dict[str, Any])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "x" * 300], ids=["nul", "surrogate", "long"])
+def test_a_path_that_no_file_can_have(config: TrainConfig, tmp_path: Path, name: str):
+    with pytest.raises(CheckpointError, match=r"run directory '.*' cannot be written: .* Choose another --out"):
+        train(config.replace(out=str(tmp_path / name)))
+    with pytest.raises(ConfigError, match=r"cannot be read|is unknown"):
+        configfile.load_recipe(str(tmp_path / name))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        configfile.load_recipe(str(tmp_path / f"{name}.yaml"))
 
 
 def test_the_starting_policy_scores_each_row_once_whatever_the_number_of_epochs(
@@ -226,6 +232,10 @@ class Odd(Objective):
         total = {"vector": sum_B, "float": 0.5, "detached": sum_B.sum().detach()}.get(self.how, sum_B.sum())
         return sum_B.sum() if self.how == "bare" else Loss(total, metric)
 
+    def weight(self, mask_BT: torch.Tensor, group_B: torch.Tensor, feedback_B: torch.Tensor) -> torch.Tensor:
+        usual = super().weight(mask_BT, group_B, feedback_B)
+        return {"count": 3, "lengths": mask_BT.sum(-1), "minus": -usual, "nan": usual * torch.nan}.get(self.how, usual)
+
 
 @pytest.mark.parametrize(
     ("how", "message"),
@@ -235,6 +245,10 @@ class Odd(Objective):
         ("float", r"returned a total of type float"),
         ("detached", r"a total without gradient"),
         ("metric", r"metric 'm' is not a pair of scalar tensors"),
+        ("count", r"weight\(\) returned a int. Expected one finite number from 0 on as a tensor"),
+        ("lengths", r"weight\(\) returned a tensor of shape \[6\]"),
+        ("minus", r"weight\(\) returned -3"),
+        ("nan", r"weight\(\) returned nan"),
         ("unbuildable", r"objective.settings .* do not fit .*: no such loss"),
     ],
 )
@@ -242,6 +256,17 @@ def test_R31_what_an_objective_returns_is_checked(config: TrainConfig, how: str,
     objective = CustomObjective(path=f"{__name__}:Odd", settings={"how": how})
     with pytest.raises((TrainingError, ConfigError), match=message):
         train(config.replace(objective=objective))
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [("x = (", "SyntaxError"), ("1 / 0", "ZeroDivisionError"), ("raise SystemExit(2)", "SystemExit")],
+)
+def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, error: str):
+    (tmp_path / f"mine_{error}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=rf"objective.path 'mine_{error}:Mine' raises {error} when it is imported"):
+        CustomObjective(path=f"mine_{error}:Mine").build()
 
 
 # resuming
@@ -261,9 +286,10 @@ def test_R4_a_config_edited_by_hand_does_not_change_a_run_in_the_middle(broken: 
 
 def test_R4_held_out_rows_that_changed_are_noticed(config: TrainConfig, tmp_path: Path):
     """Their reference log-probs come from the checkpoint; rows it does not know must not end the run in the middle."""
-    config = config.replace(eval=EvalConfig(data=pairs(tmp_path / "held.jsonl", 3)))
+    config = config.replace(eval=EvalConfig(data=pairs_file(tmp_path / "held.jsonl", 3)))
     train(config)
-    pairs(tmp_path / "held.jsonl", 4)
+    shutil.rmtree(Path(config.out) / "final")  # as if it had died before the end
+    pairs_file(tmp_path / "held.jsonl", 4)
     with pytest.raises(CheckpointError, match=r"was evaluated on other rows than .*held.jsonl holds now"):
         train(config.replace(resume=True))
 
@@ -300,6 +326,8 @@ def state(change: Callable[[dict], object]) -> Callable[[Path], None]:
         (state(lambda _: []), "state.json has format None"),
         (state(lambda old: old | {"step": 3}), "state.json is damaged at 'step'"),
         (state(lambda old: {name: old[name] for name in old if name != "data"}), "state.json is damaged at 'data'"),
+        (state(lambda old: old | {"synced_before": None}), "state.json is damaged at 'synced_before': null, expected a step from 1 to 5"),
+        (state(lambda old: old | {"synced_before": 6}), "state.json is damaged at 'synced_before': 6"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"torn"), r"(?s)step-000004 is damaged: .*Remove it to resume"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), r"(?s)step-000004 is damaged: .*Remove it to resume"),
         (lambda folder: (folder / "reference.safetensors").unlink(), r"cannot be read.*Remove .*step-000004 to resume from an earlier"),
@@ -308,7 +336,7 @@ def state(change: Callable[[dict], object]) -> Callable[[Path], None]:
             r"data row \d+ has no reference log-probs",
         ),
     ],
-    ids="optimizer-empty optimizer-shape optimizer-parts state-list state-step state-data weights tokenizer reference foreign".split(),
+    ids="optimizer-empty optimizer-shape optimizer-parts state-list state-step state-data sync-null sync-late weights tokenizer reference foreign".split(),
 )  # fmt: skip
 def test_R4_a_damaged_checkpoint_is_an_error_with_a_way_on(broken, damaged: Callable[[Path], object], message: str):
     """Never a traceback, and never an optimizer that starts afresh or reads beyond its averages."""
@@ -330,15 +358,65 @@ def test_R4_garbage_in_the_metrics_is_dropped_behind_the_checkpoint_and_named_be
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
 
 
+def test_R4_lost_lines_of_metrics_are_named(broken: tuple[TrainConfig, Path], capsys: pytest.CaptureFixture[str]):
+    """A power cut keeps the synced checkpoint and loses lines before it: the run goes on, and says which."""
+    config, newest = broken
+    path, copy = Path(config.out) / "metrics.jsonl", shutil.copytree(config.out, f"{config.out}-copy")
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(first + '{"step": 2, "lo')
+    train(config)
+    assert f"warning: {path} lacks the lines of steps 2–4: " in capsys.readouterr().out
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 5, 6]
+    (copy / "metrics.jsonl").unlink()
+    train(config.replace(out=str(copy)))
+    assert "metrics.jsonl lacks the lines of steps 1–4: " in capsys.readouterr().out
+
+
+class SpareConfig(LlamaConfig):
+    model_type = "llama_with_a_spare"
+
+
+class Spare(LlamaForCausalLM):
+    """Has a parameter that nothing uses, as some published models do."""
+
+    config_class = SpareConfig
+
+    def __init__(self, config: SpareConfig) -> None:
+        super().__init__(config)
+        self.spare = torch.nn.Parameter(torch.ones(3))
+
+
+def test_R4_a_parameter_without_gradient_has_no_state_and_gets_none(config: TrainConfig, tmp_path: Path, monkeypatch):
+    """It may start without AdamW's averages exactly where it had none: a checkpoint that has lost others is still refused."""
+    AutoConfig.register(SpareConfig.model_type, SpareConfig, exist_ok=True)
+    AutoModelForCausalLM.register(SpareConfig, Spare, exist_ok=True)
+    settings = SpareConfig(**{**tiny_llama().config.to_dict(), "model_type": SpareConfig.model_type})
+    config = config.replace(model=save_model(tmp_path / "spare", Spare(settings)))
+    train(config.replace(out=str(tmp_path / "whole")))
+    resumed, newest = stopped(config, monkeypatch)
+    saved = newest / "optimizer.safetensors"
+    tensors = load_file(saved)
+    assert [name for name in tensors if name.startswith("untouched.")] == ["untouched.model.spare"]
+    save_file({name: value for name, value in tensors.items() if name != "untouched.model.spare"}, saved)
+    with pytest.raises(CheckpointError, match=r"lacks 'model.spare': it belongs to another model or is incomplete"):
+        train(resumed)
+    save_file(tensors, saved)
+    train(resumed)
+    whole, final = (load_file(Path(out) / "final" / "model.safetensors") for out in (tmp_path / "whole", config.out))
+    assert whole.keys() == final.keys() and all(torch.equal(whole[name], final[name]) for name in whole)
+
+
 def test_a_start_before_the_first_checkpoint_records_the_settings_it_uses(config: TrainConfig, monkeypatch, tmp_path: Path):
-    """Killed at step 1 and resumed with another model: there is nothing to go on from, so config.yaml names the new one."""
+    """Killed at step 1 and started again with other micro-batches: there is nothing to go on from, so config.yaml has the new size."""
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "step", lambda self, t: (_ for _ in ()).throw(Stop()))
         with pytest.raises(Stop):
             train(config)
     other = save_model(tmp_path / "other", tiny_llama(1))
-    train(config.replace(model=other, resume=True))
-    assert configfile.load_config(Path(config.out) / "config.yaml").model == other
+    with pytest.raises(CheckpointError, match=r"(?s)started with other settings.*model: .*model0 then, .*other now"):
+        train(config.replace(model=other, resume=True))
+    train(config.replace(micro_batch_tokens=100, resume=True))
+    assert configfile.load_config(Path(config.out) / "config.yaml").micro_batch_tokens == 100
 
 
 # the machine

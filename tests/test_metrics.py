@@ -36,6 +36,27 @@ def test_going_on_drops_lines_of_steps_that_are_done_again(tmp_path: Path):
         MetricsLog(path, every=0, total=9, done=3)
 
 
+def test_sync_puts_every_line_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What fsync is given holds all lines so far."""
+    path = tmp_path / "metrics.jsonl"
+    seen: list[str] = []
+    log = MetricsLog(path, every=0, total=4)
+    log.write({"step": 1})
+    monkeypatch.setattr("humanline.metrics.os.fsync", lambda number: seen.append(Path(f"/dev/fd/{number}").resolve().read_text()))
+    log.sync()
+    log.close()
+    assert seen == ['{"step": 1}\n']
+
+
+def test_lines_that_are_missing_are_named_in_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in (2, 3, 5, 9)))
+    MetricsLog(path, every=0, total=20, done=9).close()
+    assert capsys.readouterr().out == (
+        f"warning: {path} lacks the lines of steps 1, 4, 6–8: they were done, but their metrics are lost.\n"
+    )
+
+
 def test_duration():
     assert [duration(seconds) for seconds in (0.4, 42, 725, 12011)] == ["0:00", "0:42", "12:05", "3:20:11"]
 

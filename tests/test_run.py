@@ -183,7 +183,7 @@ def test_evaluation_does_not_change_training_and_is_restored(settings, monkeypat
 
 def test_eval_fraction_holds_rows_out(settings, capsys):
     train(settings(eval=EvalConfig(fraction=0.2)))
-    assert "held out 3 rows for evaluation, 11 left to train on" in capsys.readouterr().out
+    assert "held out 3 rows of 3 prompts for evaluation, 11 rows of 11 prompts left to train on" in capsys.readouterr().out
 
 
 def test_a_signal_saves_and_the_run_goes_on(settings):
@@ -343,9 +343,9 @@ def test_R32_reference_log_probs_are_reused_by_content_and_change_nothing(settin
     scored: list[int] = []
     real = Loop.score
 
-    def counting(self: Loop, micro_batches):
+    def counting(self: Loop, micro_batches, module=None):
         scored.append(sum(len(micro_batch.sequences) for micro_batch in micro_batches))
-        return real(self, micro_batches)
+        return real(self, micro_batches, module)
 
     second = cached.replace(out=str(tmp_path / "second"), seed=7, rows=replace(cached.rows, limit_rows=6))
     live = second.replace(out=str(tmp_path / "live-second"), reference_cache=None)

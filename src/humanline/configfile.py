@@ -15,6 +15,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union
@@ -103,12 +104,16 @@ def load_settings(path: str | Path, cls: type[Config]) -> Config:
 
     Raises `ConfigError`, with file and line, for broken YAML, an unknown key, or a value of the wrong type or range.
     """
+    return _parse(cls, read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """The content of a YAML file; `ConfigError` where it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
         raise ConfigError(f"{path} cannot be read: {reason}. Expected a YAML file of settings.") from error
-    return _parse(cls, text, str(path))
 
 
 def load_recipe(recipe: str) -> TrainConfig:
@@ -129,13 +134,19 @@ def parse_config(text: str, *, source: str = "<text>") -> TrainConfig:
 
 
 def _parse(cls: type[Config], text: str, source: str) -> Config:
-    try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
+    with reading(text, source) as (reader, node):
         if node is None:
             example = "those of `humanline train dpo --print-config`" if cls is TrainConfig else ", ".join(_fields(cls))
             raise ConfigError(f"{source} is empty: expected settings, e.g. {example}.")
-        return _Reader(source, loader).dataclass(cls, node, key="")
+        return reader.dataclass(cls, node, key="")
+
+
+@contextmanager
+def reading(text: str, source: str) -> Iterator[tuple[Reader, yaml.Node | None]]:
+    """A reader of a document, and its root (None: it is empty). What turns out not to be YAML is a `ConfigError` with its line."""
+    try:
+        loader = _Loader(text)
+        yield Reader(source, loader), loader.get_single_node()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{source}:{mark.line + 1}" if mark else source
@@ -156,7 +167,7 @@ def parse_value(text: str, hint: Any) -> Any:
         raise ConfigError(f"{text!r} was given: expected {expected}.") from error
     if node is None:
         raise ConfigError(f"{text!r} was given: expected {expected}.")
-    return _Reader("<flag>", loader).value(hint, node, key="the list")
+    return Reader("<flag>", loader).value(hint, node, key="the list")
 
 
 def dump(config: Any) -> str:
@@ -178,15 +189,21 @@ def variants_of_list(hint: Any) -> dict[str, type]:
     return variants(arguments[0]) if typing.get_origin(hint) is tuple and arguments[1:] == (Ellipsis,) else {}
 
 
-class _Reader:
+class Reader:
     """Walks a YAML document along the dataclasses, so that every error knows its key and line."""
 
-    def __init__(self, source: str, loader: _Loader) -> None:
+    def __init__(self, source: str, loader: _Loader, prefix: str = "") -> None:
+        """prefix: of every key path in errors, for settings that are a part of a larger document."""
         self.source = source
         self.loader = loader
+        self.prefix = prefix
+
+    def within(self, prefix: str) -> Reader:
+        """A reader of settings that lie below `prefix`, such as `base.`."""
+        return Reader(self.source, self.loader, prefix)
 
     def fail(self, node: yaml.Node, message: str) -> NoReturn:
-        raise ConfigError(f"{self.source}:{node.start_mark.line + 1}: {message}")
+        raise ConfigError(f"{self.source}:{node.start_mark.line + 1}: {self.prefix}{message}")
 
     def dataclass(self, cls: type[Config], node: yaml.Node, *, key: str) -> Config:
         """An instance of `cls` from a mapping; `key` is the path that leads to it, "" at the top."""
@@ -198,7 +215,7 @@ class _Reader:
         except ConfigError as error:
             # The message starts with the key path of the setting that is out of range.
             found = [name_node for name, (name_node, _) in entries.items() if str(error).startswith(f"{_join(key, name)} ")]
-            raise ConfigError(f"{self.source}:{(found or [node])[0].start_mark.line + 1}: {error}") from error
+            raise ConfigError(f"{self.source}:{(found or [node])[0].start_mark.line + 1}: {self.prefix}{error}") from error
 
     def entries(self, node: yaml.Node, known: Iterable[str], key: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """{name: (its node, its value's node)} of a mapping whose keys must be known and unique."""

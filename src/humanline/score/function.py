@@ -41,7 +41,7 @@ class FunctionScorer(Scorer):
         self.function = load_function(settings.path)
         self.label = settings.label or settings.path.rpartition(":")[2]
         self.form, self._named, self._takes_all = _signature(self.function, settings.path)
-        self._source = _source_hash(self.function)
+        self._source = source_hash(self.function)
 
     def verdicts(self, items: Sequence[Item]) -> list[Verdict]:
         """An exception or a wrong number of values concerns the items of that call only."""
@@ -71,49 +71,49 @@ class FunctionScorer(Scorer):
         return [as_verdict(returned)] if self.form == "completion" else _as_verdicts(returned, len(items))
 
 
-def load_function(path: str) -> Callable[..., Any]:
-    """Import `package.module:function` or `file.py:function`; `ConfigError` says which part is wrong."""
+def load_function(path: str, *, key: str = "scorer.path") -> Callable[..., Any]:
+    """Import `package.module:function` or `file.py:function`; `ConfigError` says which part is wrong. key: the setting it comes from."""
     module_name, _, name = path.rpartition(":")
     if not module_name or not name.isidentifier():
-        raise ConfigError(f"scorer.path is {path!r}: expected 'package.module:function' or 'file.py:function'.")
-    module = _file(module_name, path) if module_name.endswith(".py") else _module(module_name, path)
+        raise ConfigError(f"{key} is {path!r}: expected 'package.module:function' or 'file.py:function'.")
+    module = _file(module_name, path, key) if module_name.endswith(".py") else _module(module_name, path, key)
     function = getattr(module, name, None)
     if function is None:
         raise ConfigError(
-            f"scorer.path {path!r}: {module.__file__ or module_name} defines no {name!r}.{nearest(name, vars(module))}"
+            f"{key} {path!r}: {module.__file__ or module_name} defines no {name!r}.{nearest(name, vars(module))}"
         )
     if not callable(function):
-        raise ConfigError(f"scorer.path {path!r} is {type_name(function)}: expected a function.")
+        raise ConfigError(f"{key} {path!r} is {type_name(function)}: expected a function.")
     if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"scorer.path {path!r} is an async function: expected a plain one. Wrap it with asyncio.run.")
+        raise ConfigError(f"{key} {path!r} is an async function: expected a plain one. Wrap it with asyncio.run.")
     return function
 
 
-def _source_hash(function: Callable[..., Any]) -> str | None:
+def source_hash(function: Callable[..., Any]) -> str | None:
     """Of the file that defines the function, now: a later edit is not what runs."""
     defined: Any = inspect.unwrap(function)
     file = inspect.getsourcefile(defined if inspect.isfunction(defined) or inspect.ismethod(defined) else type(defined))
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
 
 
-def _module(name: str, path: str) -> Any:
+def _module(name: str, path: str, key: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"scorer.path {path!r} cannot be imported: {error}. Is its folder on PYTHONPATH?") from error
+        raise ConfigError(f"{key} {path!r} cannot be imported: {error}. Is its folder on PYTHONPATH?") from error
 
 
-def _file(name: str, path: str) -> Any:
+def _file(name: str, path: str, key: str) -> Any:
     file = Path(name).expanduser()
     if not file.is_file():
-        raise ConfigError(f"scorer.path {path!r}: there is no file {file.absolute()}.")
+        raise ConfigError(f"{key} {path!r}: there is no file {file.absolute()}.")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None, "a .py file always has a loader"
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (ImportError, SyntaxError) as error:
-        raise ConfigError(f"scorer.path {path!r} cannot be imported: {error}.") from error
+        raise ConfigError(f"{key} {path!r} cannot be imported: {error}.") from error
     return module
 
 
