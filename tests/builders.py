@@ -70,7 +70,7 @@ def small_run(model: str, folder: Path) -> TrainConfig:
     return TrainConfig(
         model=model, data=pairs_file(folder / "pairs.jsonl"), out=str(folder / "run"), objective=DPO(), limit=Clip(), sync_every=2,
         steps=6, batch_size=3, device="cpu", optimizer=OptimizerConfig(lr=1e-3), checkpoint=CheckpointConfig(every=2),
-        log=LogConfig(every=0),
+        log=LogConfig(every=0, report=False),
     )  # fmt: skip
 
 

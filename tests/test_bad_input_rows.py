@@ -64,9 +64,11 @@ def test_R31_log_probs_that_no_sampler_gives_are_refused(config: TrainConfig, tm
 
 
 def test_R31_a_log_prob_whose_ratio_is_infinite_is_named_before_the_learning_rate(config: TrainConfig, tmp_path: Path):
-    """Half as probable as float32 can tell: exp of the ratio overflows, whatever the learning rate."""
+    """exp(r) with r near 497 nats overflows, whatever the learning rate."""
     data = groups(tmp_path / "groups.jsonl", '"rewards": [1, 0], "logprobs": [[-1, -1], [-1, -500]]')
-    with pytest.raises(TrainingError, match=r"step 1: loss inf.*Data row 1 stores a log-prob of -500 for a token of completion 2"):
+    with pytest.raises(
+        TrainingError, match=r"step 1: loss inf.*Data row 1 stores a log-prob of -500 for a token of completion 2"
+    ):
         train(config.replace(objective=GRPO(), data=data, limit=Off(), sync_every=None))
 
 
@@ -83,13 +85,17 @@ def test_R31_broken_json_names_its_own_line(config: TrainConfig, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("row", "problem"),
-    [("c,d", "the row has 2 cells, the header 3"), ('c,d,"e', "not valid CSV"), ("c,d,", "pair has an empty|dropped|empty")],
+    [
+        ("c,d", "the row has 2 cells, the header 3"),
+        ('c,d,"e', "not valid CSV"),
+        ('"[{""role"": x}]",d,e', "which is not valid JSON"),
+    ],
 )
 def test_a_csv_row_is_named_by_the_line_where_it_starts(config: TrainConfig, tmp_path: Path, row: str, problem: str):
     """Behind a header, a blank line and a row of two lines, whatever is wrong with it: line 5."""
     (tmp_path / "rows.csv").write_text(f'prompt,chosen,rejected\n\n"a\nb",c,d\n{row}\n')
-    with pytest.raises(DataError, match=rf"rows.csv:5\b.*(?:{problem})|(?:{problem}).*rows.csv:5\b"):
-        train(config.replace(data=str(tmp_path / "rows.csv"), rows=config.rows.__class__(too_long="error")))
+    with pytest.raises(DataError, match=rf"^rows.csv:5: .*{problem}"):
+        train(config.replace(data=str(tmp_path / "rows.csv")))
 
 
 def test_a_gzip_file_without_its_suffix_is_told_its_name(config: TrainConfig, tmp_path: Path):
@@ -159,8 +165,10 @@ def test_KTO_says_once_that_K_is_0_throughout(config, tmp_path: Path, capsys, pr
     warning = f"warning: {reason}, so no step has mismatched pairs of prompts and completions: K is 0 throughout."
     said = capsys.readouterr().out
     assert said.count("K is 0 throughout") == (reason is not None) and (reason is None or warning in said)
+    if reason is None:
+        return
     measured = [json.loads(line)["kl_mismatched"] for line in (Path(config.out) / "metrics.jsonl").read_text().splitlines()]
-    assert any(measured) == (reason is None)
+    assert measured == [0.0] * 6
 
 
 def test_held_out_rows_are_described_too(config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -60,7 +60,7 @@ def settings(tmp_path: Path):
             rows=DataConfig(max_length=60),
             optimizer=OptimizerConfig(lr=1e-2, warmup=0),
             checkpoint=CheckpointConfig(every=None),
-            log=LogConfig(every=0),
+            log=LogConfig(every=0, report=False),
         )
         return TrainConfig(**(values | changes))
 

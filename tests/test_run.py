@@ -21,10 +21,10 @@ from builders import VOCABULARY, save_model, tiny_llama
 from humanline import checkpoint, configfile
 from humanline.config import CheckpointConfig, EvalConfig, LogConfig, OptimizerConfig, TrainConfig
 from humanline.errors import CheckpointError, DataError, Interrupted, ModelError, TrainingError
+from humanline.keeper import Keeper
 from humanline.limit import Clip, Off, Reject
 from humanline.loop import Loop
 from humanline.objectives import DPO, GRPO, KTO, SFT, Objective
-from humanline.keeper import Keeper
 from humanline.run import train
 
 WORDS = ["so", "be it", "3+4=7", "no.", "a b c", "why", "1/2", "ok then", "yes, yes", "x"]
@@ -77,7 +77,7 @@ def settings(model: str, tmp_path: Path):
             device="cpu",
             optimizer=OptimizerConfig(lr=1e-2, schedule="cosine", warmup=2, weight_decay=0.1),
             checkpoint=CheckpointConfig(every=None),
-            log=LogConfig(every=0),
+            log=LogConfig(every=0, report=False),
         )
         return TrainConfig(**(values | changes))
 
@@ -382,7 +382,7 @@ def test_gradient_checkpointing_changes_no_number(settings):
 
 def test_tensorboard_gets_every_step(settings):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    config = settings(steps=3, log=LogConfig(every=0, trackers=("tensorboard",)))
+    config = settings(steps=3, log=LogConfig(every=0, trackers=("tensorboard",), report=False))
     train(config)
     events = event_accumulator.EventAccumulator(str(next(Path(config.out).rglob("events.out*")).parent))
     events.Reload()

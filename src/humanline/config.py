@@ -154,6 +154,8 @@ class LogConfig:
     """experiment trackers; () = none"""
     project: str = "humanline"
     """project name at the trackers"""
+    report: bool = True
+    """write RUN/report.html at the end; `humanline report RUN` does the same at any time"""
 
     def __post_init__(self) -> None:
         _require_count("log.every", self.every, least=0)

@@ -40,10 +40,8 @@ _CORE_SCHEMA = {
 }
 
 
-MOST_ALIASES = 20
-"""so that they cannot unfold to more than about 3^(20/3) ≈ 1500 times what the file holds"""
-DEEPEST = 50
-"""levels of nesting"""
+MOST_ALIASES = 20  # they then unfold to at most about 3^(20/3) ≈ 1500 times what the file holds
+DEEPEST = 50  # levels of nesting
 
 
 class _Loader(yaml.SafeLoader):
@@ -112,7 +110,9 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        reason = (
+            error.strerror if isinstance(error, OSError) else "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        )
         raise ConfigError(f"{path} cannot be read: {reason}. Expected a YAML file of settings.") from error
 
 
@@ -158,11 +158,11 @@ def parse_value(text: str, hint: Any) -> Any:
     """A single value of type `hint`, or a list of variants, in YAML's notation, as flags give it."""
     named = bool(variants_of_list(hint))
     expected = "a list, each item with a name" if named else _expected(hint)
+    loader = _Loader(text)
     try:
-        if not named:
-            return _adapter(hint).validate_python(yaml.load(text, _Loader))
-        loader = _Loader(text)
         node = loader.get_single_node()
+        if not named:
+            return _adapter(hint).validate_python(None if node is None else loader.construct_object(node, deep=True))
     except (yaml.YAMLError, ValidationError) as error:
         raise ConfigError(f"{text!r} was given: expected {expected}.") from error
     if node is None:

@@ -57,7 +57,9 @@ class MetricsLog:
         self._started, self._first = time.perf_counter(), done
         self._printed = 0
         if missing := cut_back(path, done):
-            print(f"warning: {path} lacks the lines of {_steps(missing)}: they were done, but their metrics are lost.", flush=True)
+            print(
+                f"warning: {path} lacks the lines of {_steps(missing)}: they were done, but their metrics are lost.", flush=True
+            )
         self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for the length of the run)
 
     def write(self, line: dict[str, Any]) -> None:

@@ -76,7 +76,11 @@ def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedMod
             **extra,
         )
     except UNLOADABLE as error:
-        if config.attention and isinstance(error, (ValueError, ImportError)) and re.search(r"attn|attention|kernels", str(error), re.I):
+        if (
+            config.attention
+            and isinstance(error, (ValueError, ImportError))
+            and re.search(r"attn|attention|kernels", str(error), re.I)
+        ):
             raise ConfigError(
                 f"load.attention is {config.attention}, which this model cannot have here: {_first_line(error)}\n"
                 f"  Expected one of {', '.join(_attentions())}, or null for the model's own default."

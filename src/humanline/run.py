@@ -31,6 +31,7 @@ from humanline.loop import Loop, adamw, needs_reference
 from humanline.metrics import MetricsLog, duration, watch
 from humanline.objectives import CustomObjective, Objective
 from humanline.reference import Reference, load_numbers, save_numbers
+from humanline.report import write_report
 from humanline.rollout import Rollouts, fresh_source
 from humanline.rundir import RunDirectory
 from humanline.summary import write_summary
@@ -74,8 +75,7 @@ def train(config: TrainConfig) -> RunResult:
         objective = build_objective(config)
         supply = _supply(config, objective, model, tokenizer, directory.path, say)
         say(_memory_line(model))
-        run = Run(config, directory, workers, objective, model, tokenizer, supply)
-        return run.go(say)
+        result = Run(config, directory, workers, objective, model, tokenizer, supply).go(say)
     except BrokenPipeError:
         raise
     except (OSError, SafetensorError) as error:
@@ -85,6 +85,9 @@ def train(config: TrainConfig) -> RunResult:
         ) from error
     finally:
         directory.close()
+    if config.log.report and workers.main:
+        say(f"report: {write_report([result.out])}")
+    return result
 
 
 def build_objective(config: TrainConfig) -> Objective:

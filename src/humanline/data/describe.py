@@ -33,7 +33,8 @@ def describe_held_out(groups: Sequence[EncodedGroup], kind: Kind) -> list[str]:
     """As `describe`, without advice on training."""
     lines = [line for line in describe(groups, kind) if not line.startswith(WEIGHTS)]
     return [
-        f"{WARNING}held-out rows: {line.removeprefix(WARNING)}" if line.startswith(WARNING) else f"held-out rows: {line}" for line in lines
+        f"{WARNING}held-out rows: {line.removeprefix(WARNING)}" if line.startswith(WARNING) else f"held-out rows: {line}"
+        for line in lines
     ]
 
 
