@@ -68,7 +68,7 @@ def settings(folder: Path, name: str, seed: int, *, humanline: bool) -> TrainCon
         optimizer=OptimizerConfig(lr=1e-2, warmup=0),
         checkpoint=CheckpointConfig(every=5),
         eval=EvalConfig(fraction=0.25, every=4),
-        log=LogConfig(every=0),
+        log=LogConfig(every=0, report=False),
     )
 
 

@@ -95,7 +95,7 @@ def train_start(task: ScoreTask, work: Path) -> Path:
             rows=DataConfig(template="none", eos=False, shuffle=False),
             optimizer=OptimizerConfig(lr=SFT_LR, betas=(0.9, 0.99), schedule="linear", warmup=30),
             checkpoint=CheckpointConfig(every=None),
-            log=LogConfig(every=50),
+            log=LogConfig(every=50, report=False),
         )
     )
     return work / "run" / "final"

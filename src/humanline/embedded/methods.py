@@ -85,7 +85,7 @@ class Method:
             rows=DataConfig(template="none", eos=False),
             optimizer=OptimizerConfig(lr=self.lr, betas=(0.9, 0.99), warmup=10),
             checkpoint=CheckpointConfig(every=None),
-            log=LogConfig(every=0),
+            log=LogConfig(every=0, report=False),
         )
 
 
