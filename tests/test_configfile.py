@@ -182,7 +182,7 @@ def test_off_is_text_and_a_whole_number_is_a_float_where_one_is_expected() -> No
         ("limit: {low: -1.0}", "run.yaml:1: limit has no 'name': expected one of off, clip, reject."),
         ("limit:\n  name: clop", "run.yaml:2: limit.name is clop: expected one of off, clip, reject. Did you mean 'clip'?"),
         ("objective: kto", "run.yaml:1: objective is kto: expected settings with a name, e.g. `objective: {name: dpo}`."),
-        ("log: 3", "run.yaml:1: log is 3: expected settings (every, trackers, project), one `key: value` a line."),
+        ("log: 3", "run.yaml:1: log is 3: expected settings (every, trackers, project, report), one `key: value` a line."),
         ("seed: [", "run.yaml:1: not valid YAML: expected the node content, but found '<stream end>'."),
         ("", "run.yaml is empty: expected settings, e.g. those of `humanline train dpo --print-config`."),
     ],

@@ -160,6 +160,17 @@ def _inspect(words: list[str]) -> int:
     return 0
 
 
+def _compare(words: list[str]) -> int:
+    from humanline.compare.config import CompareConfig
+    from humanline.flags import parse_settings
+
+    about = "Methods × seeds from one file, in parallel and resumable: means, wall-clock by part, tests of what is claimed."
+    config = parse_settings(CompareConfig, words, verb="compare", about=about, positional="study")
+    from humanline.compare import compare
+
+    return 1 if compare(config.load()).failed else 0
+
+
 def _report(words: list[str]) -> int:
     from humanline.flags import parse_settings
     from humanline.report import ReportConfig, report
@@ -181,6 +192,7 @@ VERBS = {
     "score": _Verb(_score, "score completions: a function, a math verifier, a reward model, a judge"),
     "label": _Verb(_label, "make preference pairs, binary labels or groups of scored completions"),
     "evaluate": _Verb(_evaluate, "pass@k on problems with answers, win rate over a baseline's outputs"),
+    "compare": _Verb(_compare, "methods × seeds from one file: table, wall-clock, tests of what is claimed"),
     "inspect": _Verb(_inspect, "what is in a data set, and whether it is good enough for a model"),
     "report": _Verb(_report, "what runs came to, on one self-contained HTML page"),
 }

@@ -135,7 +135,7 @@ class EvalConfig:
     data: str | None = None
     """file or data set of held-out rows; null = none of its own"""
     fraction: float = 0.0
-    """share of the training rows to hold out, in [0, 1); 0 = none"""
+    """share of the prompts to hold out with all their rows, in [0, 1); 0 = none"""
     every: int = 100
     """optimizer steps between evaluations; there is always one at the end"""
 

@@ -110,9 +110,7 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        reason = (
-            error.strerror if isinstance(error, OSError) else "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
-        )
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise ConfigError(f"{path} cannot be read: {reason}. Expected a YAML file of settings.") from error
 
 

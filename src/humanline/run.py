@@ -167,6 +167,7 @@ class Run:
             once = Rows(supply.held_out, Plan(rows, rows, config.seed, shuffle=False), 1)
             self.evaluation = loop(once, supply.held_out, config.replace(limit=Off(), sync_every=None), 1, None)
         keys = {"data": supply.key, "held_out": content_key(supply.held_out)}
+        self.log: MetricsLog | None = None
         self.keeper = Keeper(config, directory, workers, self.loop, self.evaluation, model, tokenizer, ordered, keys)
 
     def go(self, say: Callable[[str], None]) -> RunResult:
@@ -186,24 +187,21 @@ class Run:
         if trackers:
             self.workers.accelerator.init_trackers(self.config.log.project, config=_flat(self.config))
         every = self.config.log.every if self.workers.main else 0
-        log = (
-            MetricsLog(self.directory.path / "metrics.jsonl", every=every, total=self.last, done=done)
-            if self.workers.main
-            else None
-        )
+        if self.workers.main:
+            self.log = MetricsLog(self.directory.path / "metrics.jsonl", every=every, total=self.last, done=done)
         line: dict[str, Any] = {}
         try:
             with interruptions() as interrupted:
                 for t in range(done + 1, self.last + 1):
                     line = self._step(t)
-                    if log:
-                        log.write(line)
+                    if self.log:
+                        self.log.write(line)
                     if trackers:
                         self.workers.accelerator.log({name: value for name, value in line.items() if name != "step"}, step=t)
                     self._checkpoint_if_due(t, interrupted)
         finally:
-            if log:
-                log.close()
+            if self.log:
+                self.log.close()
             if trackers:
                 self.workers.accelerator.end_training()
         self.keeper.save_final()
@@ -245,7 +243,7 @@ class Run:
             line = self.loop.step(t) | window
         except TrainingError:
             if t > 1:
-                self.keeper.save(t - 1)
+                self._save(t - 1)
             raise
         if self.evaluation and (t % self.config.eval.every == 0 or t == self.last):
             line |= {f"eval_{name}": value for name, value in self.evaluation.measure().items()}
@@ -255,12 +253,18 @@ class Run:
         every = self.config.checkpoint.every
         stop = self.workers.most(max(interrupted, default=0))
         if stop and t < self.last:
-            path = self.keeper.save(t)
+            path = self._save(t)
             raise Interrupted(
                 f"stopped after step {t} of {self.last}; saved {path}. Go on with --resume --out {self.config.out}", stop
             )
         if every and t % every == 0 and t < self.last:
-            self.keeper.save(t)
+            self._save(t)
+
+    def _save(self, t: int) -> Path:
+        """A checkpoint after step t, with every line up to it safely on disk."""
+        if self.log:
+            self.log.sync()
+        return self.keeper.save(t)
 
     # references before step 1
 

@@ -39,9 +39,7 @@ def judge(claims: Sequence[Claim], values: Values, *, seeds: int, alpha: float) 
         for claim, reason in zip(claims, reasons, strict=True)
     ]
     p_values = [found and _p_value(claim, found) for claim, found in zip(claims, tested, strict=True)]
-    return [
-        _result(*parts, alpha=alpha) for parts in zip(claims, tested, p_values, holm(p_values), reasons, strict=True)
-    ]
+    return [_result(*parts, alpha=alpha) for parts in zip(claims, tested, p_values, holm(p_values), reasons, strict=True)]
 
 
 def _not_testable(claim: Claim, values: Values, seeds: int) -> str:

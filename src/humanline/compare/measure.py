@@ -14,6 +14,7 @@ from humanline.compare.study import FACTS
 from humanline.errors import ConfigError, DataError, nearest
 from humanline.score.function import load_function, source_hash
 
+
 def newest(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, float], dict[str, int]]:
     """({metric: its newest value}, {metric: the step of it}) of a finished metrics.jsonl.
 
@@ -64,7 +65,9 @@ class MeasuringFunction(NamedTuple):
             raise DataError(f"{self.path} was edited while the comparison ran. Run it again: all runs are measured anew.")
         returned = function(folder)
         if not isinstance(returned, Mapping) or not returned:
-            raise DataError(f"{self.path} returned {reprlib.repr(returned)}: expected {{metric: number}} with at least one metric.")
+            raise DataError(
+                f"{self.path} returned {reprlib.repr(returned)}: expected {{metric: number}} with at least one metric."
+            )
         return {_checked_name(name, self.path): _number(value, f"{self.path}: {name}") for name, value in returned.items()}
 
 

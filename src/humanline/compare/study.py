@@ -61,7 +61,8 @@ class Study:
     seeds: tuple[int, ...] = (1, 2, 3)
     """each method runs once with each"""
     processes: int | None = None
-    """runs at the same time, ≥ 1, each with cores // processes threads; null = one per core with one thread each, or one on an accelerator"""
+    """runs at the same time, ≥ 1, each with cores // processes threads; null = one per core with one thread each, but one on an
+    accelerator"""
     claims: tuple[Claim, ...] = ()
     """tested together: Holm's correction is over all of them"""
     alpha: float = 0.05
@@ -72,7 +73,9 @@ class Study:
     def __post_init__(self) -> None:
         for name in self.methods:
             if not METHOD_NAME.fullmatch(name):
-                raise ConfigError(f"methods has {name!r}: expected a name of letters, digits and . _ + -, as it becomes a folder.")
+                raise ConfigError(
+                    f"methods has {name!r}: expected a name of letters, digits and . _ + -, as it becomes a folder."
+                )
         for key in ("methods", "out", "measure", "seeds"):
             if not getattr(self, key):
                 raise ConfigError(f"{key} is empty: {_NEEDED[key]}")
@@ -134,8 +137,11 @@ def _check_metric(metric: str, config: TrainConfig) -> None:
     if metric in FACTS:
         raise ConfigError(f"measure has {metric}, which is reported in any case. Leave it out.")
     if metric.startswith("eval_") and config.eval.data is None and not config.eval.fraction:
-        raise ConfigError(f"measure has {metric}, but nothing is held out. Set eval.data or eval.fraction, for all methods alike.")
+        raise ConfigError(
+            f"measure has {metric}, but nothing is held out. Set eval.data or eval.fraction, for all methods alike."
+        )
     if metric.startswith("rollout_") and config.sample_every is None:
         raise ConfigError(
-            f"measure has {metric}, but sample_every is null: an offline run draws no samples. Measure all methods alike, e.g. by a function."
+            f"measure has {metric}, but sample_every is null: an offline run draws no samples. "
+            "Measure all methods alike, e.g. by a function."
         )

@@ -57,7 +57,9 @@ def _study(reader: Reader, root: yaml.Node, source: str) -> Study:
     }
     for name in ("out", "methods", "measure"):
         if name not in nodes:
-            raise ConfigError(f"{source}: {name} is missing: expected {', '.join(KEYS[:-1])} (all but out, methods, measure may be left out).")
+            raise ConfigError(
+                f"{source}: {name} is missing: expected {', '.join(KEYS[:-1])} (all but out, methods, measure may be left out)."
+            )
     methods = _methods(reader, nodes.get("base"), nodes["methods"])
     claims = _claims(reader, nodes["claims"], methods) if "claims" in nodes else ()
     try:

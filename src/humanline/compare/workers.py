@@ -79,7 +79,11 @@ def outcomes(
                     _free(crew, threads).give(waiting.popleft())
                 if len(seen) > asked:
                     asked = len(seen)
-                    say("stopping: every run saves where it is (once more to stop at once) …" if asked == 1 else "stopping at once …")
+                    say(
+                        "stopping: every run saves where it is (once more to stop at once) …"
+                        if asked == 1
+                        else "stopping at once …"
+                    )
                     for worker in crew:
                         worker.stop(at_once=asked > 1)
                 running = [worker for worker in crew if worker.busy]
@@ -213,8 +217,8 @@ def _signals() -> Iterator[list[int]]:
     try:
         yield seen
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 # In the worker process

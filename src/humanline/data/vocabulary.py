@@ -112,11 +112,8 @@ def _unknown(tokenizer: PreTrainedTokenizerBase) -> tuple[str, int | None]:
     """The token that stands for what is not in the vocabulary: the tokenizer's own, else the one it declares; ("", None): none."""
     model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
     token = getattr(model, "unk_token", None) or tokenizer.unk_token
-    if not token:
-        return "", None
-    number = tokenizer.convert_tokens_to_ids(str(token))
-    assert isinstance(number, int), "the id of one token"
-    return str(token), number
+    number = tokenizer.convert_tokens_to_ids(str(token)) if token else None
+    return (str(token), number) if isinstance(number, int) else ("", None)
 
 
 def _leading_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
