@@ -86,7 +86,9 @@ def test_a_recipe_that_base_would_hide_is_refused(tmp_path: Path) -> None:
 
 
 def test_lists_are_replaced_as_a_whole(tmp_path: Path) -> None:
-    base = "base: {model: m, data: d, sample_every: 1, rollout: {sample: {n: 2}, scorers: [{name: math, gold: x}, {name: gsm8k}]}}\n"
+    base = (
+        "base: {model: m, data: d, sample_every: 1, rollout: {sample: {n: 2}, scorers: [{name: math, gold: x}, {name: gsm8k}]}}\n"
+    )
     text = f"out: o\n{base}methods: {{a: {{rollout: {{scorers: [{{name: function, path: 'f.py:g'}}]}}}}}}\nmeasure: [rollout_reward]\n"
     (found,) = load(tmp_path, text).methods.values()
     assert found.rollout.scorers == (Function(path="f.py:g"),) and found.rollout.sample.n == 2

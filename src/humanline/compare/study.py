@@ -11,7 +11,6 @@ from humanline.config import TrainConfig, validate_for_training
 from humanline.errors import ConfigError, nearest
 
 METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-"""names of methods are names of folders"""
 FACTS = ("method", "seed", "steps", "folder", "seconds", "resumed", "measured_at")
 """what results.json says about a run besides its metrics"""
 
@@ -72,10 +71,7 @@ class Study:
 
     def __post_init__(self) -> None:
         for name in self.methods:
-            if not METHOD_NAME.fullmatch(name):
-                raise ConfigError(
-                    f"methods has {name!r}: expected a name of letters, digits and . _ + -, as it becomes a folder."
-                )
+            check_name(name)
         for key in ("methods", "out", "measure", "seeds"):
             if not getattr(self, key):
                 raise ConfigError(f"{key} is empty: {_NEEDED[key]}")
@@ -107,6 +103,12 @@ _NEEDED = {
     "measure": "expected what is compared, e.g. `measure: [eval_reward_accuracy]` or `measure: [quality.py:measure]`.",
     "seeds": "expected at least one whole number; two or more are needed for a spread and for tests.",
 }
+
+
+def check_name(name: str) -> None:
+    """A method's name becomes a folder. Raises `ConfigError`."""
+    if not METHOD_NAME.fullmatch(name):
+        raise ConfigError(f"methods has {name!r}: expected a name of letters, digits and . _ + -, as it becomes a folder.")
 
 
 def check(study: Study) -> None:

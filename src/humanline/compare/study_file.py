@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from humanline import recipes
-from humanline.compare.study import Claim, Study, check, check_claim
+from humanline.compare.study import Claim, Study, check, check_claim, check_name
 from humanline.config import TrainConfig
 from humanline.configfile import Reader, load_recipe, read_text, reading, variants
 from humanline.errors import ConfigError
@@ -98,7 +98,11 @@ def _methods(reader: Reader, base: yaml.Node | None, methods: yaml.Node) -> dict
     if not isinstance(methods, yaml.MappingNode):
         reader.fail(methods, f"methods is {reader.show(methods)}: expected {{name: settings that differ from base}}.")
     found = {}
-    for name, (_, node) in reader.entries(methods, [str(key.value) for key, _ in methods.value], "methods").items():
+    for name, (name_node, node) in reader.entries(methods, [str(key.value) for key, _ in methods.value], "methods").items():
+        try:
+            check_name(name)
+        except ConfigError as error:
+            reader.fail(name_node, str(error))
         within = reader.within(f"methods.{name}.")
         above, another = _layer(reader, node, f"methods.{name}")
         if another is not None and below is not None:
