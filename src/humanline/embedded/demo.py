@@ -1,6 +1,7 @@
 """`humanline demo`: offline GRPO, DPO and KTO with and without humanline, and two controls, on task "score".
 
 OUT/report.html    figure, table and settings on one page
+    details.html   intervals, p-values and learning curves of every run (humanline.report)
     results.json   every run, mean ± standard deviation, settings, versions
     figure.svg     the picture alone
     data/ runs/    derived data files; one folder per run. A run that is finished is not done again.
@@ -183,11 +184,13 @@ def _write(results: Results, out: Path, console: Console) -> Path:
     from humanline.embedded.files import write_text
     from humanline.embedded.progress import final_table
     from humanline.embedded.results import as_json
+    from humanline.report import write_report
 
     report = out / "report.html"
     write_text(out / "results.json", as_json(results))
     write_text(out / "figure.svg", figure.svg(results))
     write_text(report, page.html(results))
+    write_report([out], out / "details.html")
     console.print(final_table(results))
     console.print(f"\nresults {out.resolve() / 'results.json'}\nreport  {report.resolve()}", highlight=False, soft_wrap=True)
     return report

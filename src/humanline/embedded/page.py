@@ -58,6 +58,7 @@ def html(results: Results) -> str:
 <p class="quiet">{SEARCH}</p>
 <h2>Where and with what</h2>
 <pre>{escape(json.dumps({"machine": known["machine"], "versions": known["versions"]}, indent=2))}</pre>
+<p><a href="details.html">Intervals, p-values, learning curves, clipped shares and wall-clock of every run</a></p>
 <p class="quiet">All runs with their settings and last training metrics: <code>results.json</code> beside this page.</p>
 </main></body></html>
 """
