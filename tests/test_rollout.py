@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import completion, save_model
-from test_run import Stop, assert_same_run, lines, stop_before
 
+from builders import completion, save_model
 from humanline.arrange import arrange
 from humanline.config import CheckpointConfig, DataConfig, LogConfig, OptimizerConfig, RolloutConfig, TrainConfig
 from humanline.data.rows import EncodedGroup, Place
@@ -22,6 +21,7 @@ from humanline.objectives import DPO, GRPO, KTO, SFT, Objective
 from humanline.run import train
 from humanline.sample.settings import SampleConfig
 from humanline.score.config import Function
+from test_run import Stop, assert_same_run, lines, stop_before
 
 REWARDS = '''
 def letters(prompt, completion):

@@ -144,7 +144,9 @@ class Rollouts:
 
     def _texts(self, completions: tuple[Sampled, ...]) -> list[str]:
         return [
-            str(self._tokenizer.decode(_ids(sampled).tolist(), skip_special_tokens=True)) if sampled.text is None else sampled.text
+            str(self._tokenizer.decode(_ids(sampled).tolist(), skip_special_tokens=True))
+            if sampled.text is None
+            else sampled.text
             for sampled in completions
         ]
 
@@ -263,9 +265,7 @@ def fresh_source(
     plan = Plan(len(prompts), config.batch_size, config.seed, rows.shuffle)
     sampler: Sampler
     if settings.backend == "transformers":
-        sampler = TransformersSampler(
-            model, eos_ids, vocabulary=len(tokenizer), name=config.model, autocast=config.load.autocast
-        )
+        sampler = TransformersSampler(model, eos_ids, vocabulary=len(tokenizer), name=config.model, autocast=config.load.autocast)
     else:
         sampler = ServedPolicy(settings, model, tokenizer, eos_ids, folder)
     made = Rollouts(

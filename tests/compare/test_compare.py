@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import save_model
 from rich.console import Console
-from test_run import write_rows
 
+from builders import save_model
 from humanline.cli import main
 from humanline.compare import Claim, Study, compare, load_study
 from humanline.compare.run import parallel
 from humanline.errors import CheckpointError
 from humanline.report.statistics import Spread
+from test_run import write_rows
 
 MEASURE = '''
 import json, random
@@ -112,7 +112,7 @@ def test_every_method_runs_with_every_seed_and_all_numbers_are_kept(whole) -> No
 
 
 def test_claims_are_tested_on_the_runs(whole) -> None:
-    study, result, printed = whole
+    _, result, printed = whole
     different, better, equal = result.claims
     assert different.p is not None and different.holm_p is not None and different.p <= different.holm_p <= 1
     assert better.effect == pytest.approx(
@@ -176,6 +176,7 @@ def wait_for_locks(out: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX)
 
 
+@pytest.mark.slow
 def test_broken_off_twice_and_gone_on_with_it_gives_the_same_numbers(whole, folder: Path, tmp_path: Path) -> None:
     """Once by Ctrl-C, which a terminal sends to every process, once by killing the parent."""
     study, _, _ = whole
@@ -183,7 +184,7 @@ def test_broken_off_twice_and_gone_on_with_it_gives_the_same_numbers(whole, fold
     first = start(folder, out)
     wait_for_step(out, 5, first)
     os.killpg(first.pid, signal.SIGINT)
-    printed, errors = first.communicate(timeout=120)
+    _, errors = first.communicate(timeout=120)
     assert first.returncode == 128 + signal.SIGINT and "Traceback" not in errors
     assert "Run the same command again to go on." in errors
     assert not (out / "results.json").exists() and len(run_states(out)) < 4

@@ -70,7 +70,7 @@ def test_anything_else_is_an_error(path: Path, tmp_path: Path, name: str, messag
     [
         ("two", "cannot be called with a run directory (missing a required argument: 'other'): expected def f(run_dir)."),
         ("goood", "defines no 'goood'. Did you mean 'good'?"),
-        ("constant", "is int: expected a function."),
+        ("constant", "is a number: expected a function."),
     ],
 )
 def test_a_function_that_cannot_measure_is_found_before_anything_runs(path: Path, name: str, message: str) -> None:

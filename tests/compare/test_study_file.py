@@ -65,7 +65,8 @@ def test_methods_lie_over_base_setting_by_setting_and_variants_by_name(tmp_path:
 
 
 def test_base_lies_over_a_recipe(tmp_path: Path) -> None:
-    text = "out: o\nbase: {recipe: dpo-humanline, model: m, data: d, optimizer: {lr: 0.5}}\nmethods: {a: {sync_every: 7}}\nmeasure: [loss]\n"
+    base = "base: {recipe: dpo-humanline, model: m, data: d, optimizer: {lr: 0.5}}\n"
+    text = f"out: o\n{base}methods: {{a: {{sync_every: 7}}}}\nmeasure: [loss]\n"
     recipe = load_recipe("dpo-humanline")
     (found,) = load(tmp_path, text).methods.values()
     assert found.limit == recipe.limit and found.objective == recipe.objective and found.sync_every == 7
@@ -101,28 +102,64 @@ BAD = {
     "twice": ("seeds: [4, 5]", "seeds: [4, 4]", "2: seeds has 4 twice: expected each once."),
     "processes": ("seeds: [4, 5]", "processes: 0", "2: processes is 0: expected a whole number from 1 on."),
     "alpha": ("seeds: [4, 5]", "alpha: 1", "2: alpha is 1.0: expected a probability in (0, 0.5), e.g. 0.05."),
-    "range in base": ("optimizer: {lr: 1e-3, warmup: 0}", "optimizer: {lr: -1, warmup: 0}", "7: base.optimizer.lr is -1.0: expected a number above 0"),
+    "range in base": (
+        "optimizer: {lr: 1e-3, warmup: 0}", "optimizer: {lr: -1, warmup: 0}",
+        "7: base.optimizer.lr is -1.0: expected a number above 0",
+    ),
     "type in base": ("model: m", "steps: many", "4: base.steps is many: expected a whole number or null."),
-    "range in a method": ("sync_every: 4", "sync_every: 0", "15: methods.kto.sync_every is 0: expected a whole number from 1 on."),
-    "key in a method": ("sync_every: 4", "sync_evry: 4", "15: methods.kto.sync_evry is not a setting. Did you mean 'sync_every'?"),
-    "variant": ("objective: {name: kto}", "objective: {name: ktoo}", "13: methods.kto.objective.name is ktoo: expected one of dpo"),
-    "setting of another variant": ("objective: {name: kto}", "objective: {desirable_weight: 2}", "13: methods.kto.objective.desirable_weight is not a setting."),
+    "range in a method": (
+        "sync_every: 4", "sync_every: 0",
+        "15: methods.kto.sync_every is 0: expected a whole number from 1 on.",
+    ),
+    "key in a method": (
+        "sync_every: 4", "sync_evry: 4",
+        "15: methods.kto.sync_evry is not a setting. Did you mean 'sync_every'?",
+    ),
+    "variant": (
+        "objective: {name: kto}", "objective: {name: ktoo}",
+        "13: methods.kto.objective.name is ktoo: expected one of dpo",
+    ),
+    "setting of another variant": (
+        "objective: {name: kto}", "objective: {desirable_weight: 2}",
+        "13: methods.kto.objective.desirable_weight is not a setting.",
+    ),
     "own seed": ("sync_every: 4", "seed: 4", "15: methods.kto.seed is set by `seeds` of the study. Remove it here."),
     "own out": ("model: m", "out: m", "4: base.out is set by `out` of the study. Remove it here."),
     "no mapping": ("  plain:\n", "  plain: 3\n", "10: methods.plain is 3: expected settings, or {} for none."),
     "name": ("  plain:\n", "  a/b:\n", "10: methods has 'a/b': expected a name of letters"),
     "recipe": ("model: m", "recipe: dop", "4: base.recipe: recipe 'dop' is unknown. Did you mean 'dpo'?"),
-    "method of a claim": ("{a: kto, b: plain", "{a: kto, b: plane", "18: claims[0].b is plane. Did you mean 'plain'? Expected a method: plain, smaller, kto."),
+    "method of a claim": (
+        "{a: kto, b: plain", "{a: kto, b: plane",
+        "18: claims[0].b is plane. Did you mean 'plain'? Expected a method: plain, smaller, kto.",
+    ),
     "kind of a claim": ("kind: equal", "kind: same", "19: claims[1].kind is same: expected one of better, different, equal."),
     "margin of a claim": ("margin: 0.1", "margin: -0.1", "19: claims[1].margin is -0.1: expected the largest difference"),
-    "claim without a metric": ("{a: kto, b: plain, metric: eval_loss, ", "{a: kto, b: plain, ", "18: claims[0].metric is missing"),
+    "claim without a metric": (
+        "{a: kto, b: plain, metric: eval_loss, ", "{a: kto, b: plain, ",
+        "18: claims[0].metric is missing",
+    ),
     "claims": ("claims:\n", "claims: [] #\nx:\n", "18: x is not a setting."),
     "no measure": ("measure: [eval_loss]", "alpha: 0.1", "measure is missing: expected out, seeds"),
-    "metric of a claim": ("metric: eval_loss, kind: equal", "metric: eval_lss, kind: equal", "claims[1].metric is eval_lss. Did you mean 'eval_loss'?"),
-    "nothing held out": ("  eval: {fraction: 0.1}\n", "", "methods.plain: measure has eval_loss, but nothing is held out. Set eval.data or eval.fraction"),
-    "no samples": ("measure: [eval_loss]", "measure: [rollout_reward]", "methods.plain: measure has rollout_reward, but sample_every is null"),
-    "a fact": ("measure: [eval_loss]", "measure: [seconds]", "methods.plain: measure has seconds, which is reported in any case."),
-    "settings that contradict": ("sync_every: 4", "sync_every: 4\n    reference_cache: x", "methods.kto: reference_cache is 'x' while sync_every is 4"),
+    "metric of a claim": (
+        "metric: eval_loss, kind: equal", "metric: eval_lss, kind: equal",
+        "claims[1].metric is eval_lss. Did you mean 'eval_loss'?",
+    ),
+    "nothing held out": (
+        "  eval: {fraction: 0.1}\n", "",
+        "methods.plain: measure has eval_loss, but nothing is held out. Set eval.data or eval.fraction",
+    ),
+    "no samples": (
+        "measure: [eval_loss]", "measure: [rollout_reward]",
+        "methods.plain: measure has rollout_reward, but sample_every is null",
+    ),
+    "a fact": (
+        "measure: [eval_loss]", "measure: [seconds]",
+        "methods.plain: measure has seconds, which is reported in any case.",
+    ),
+    "settings that contradict": (
+        "sync_every: 4", "sync_every: 4\n    reference_cache: x",
+        "methods.kto: reference_cache is 'x' while sync_every is 4",
+    ),
     "no data": ("  data: d.jsonl\n", "", "methods.plain: data is empty: a training run needs one."),
 }  # fmt: skip
 

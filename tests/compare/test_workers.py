@@ -48,7 +48,7 @@ def test_a_signal_ends_all_tasks_and_begins_no_others(tmp_path: Path) -> None:
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match="^stopped with 3 of 5 tasks not begun$") as error:
+    with pytest.raises(Interrupted, match=r"^stopped with 3 of 5 tasks not begun$") as error:
         list(outcomes(tasks, processes=2, threads=1, look=look, say=said.append))
     assert error.value.signal == signal.SIGINT and time.monotonic() - started[0] < 60
     assert said == ["stopping: every run saves where it is (once more to stop at once) …"]

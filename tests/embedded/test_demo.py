@@ -58,7 +58,9 @@ def test_report_and_figure_are_complete_and_fetch_nothing(finished: Path) -> Non
     text = (finished / "report.html").read_text()
     assert "Quick run" in text and text.count("DPO offline + humanline") >= 3
     assert "prefers-color-scheme: dark" in text
-    assert "src=" not in text and text.count("href=") == text.count('href="details.html"') == 1 and text.count("http") == 1  # the SVG's name space
+    assert (
+        "src=" not in text and text.count("href=") == text.count('href="details.html"') == 1 and text.count("http") == 1
+    )  # the SVG's name space
     details = (finished / "details.html").read_text()
     assert "DPO offline + humanline" in details and "Training rows" in details
     opened: list[str] = []

@@ -79,9 +79,7 @@ def load_function(path: str, *, key: str = "scorer.path") -> Callable[..., Any]:
     module = _file(module_name, path, key) if module_name.endswith(".py") else _module(module_name, path, key)
     function = getattr(module, name, None)
     if function is None:
-        raise ConfigError(
-            f"{key} {path!r}: {module.__file__ or module_name} defines no {name!r}.{nearest(name, vars(module))}"
-        )
+        raise ConfigError(f"{key} {path!r}: {module.__file__ or module_name} defines no {name!r}.{nearest(name, vars(module))}")
     if not callable(function):
         raise ConfigError(f"{key} {path!r} is {type_name(function)}: expected a function.")
     if inspect.iscoroutinefunction(function):
