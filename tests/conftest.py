@@ -20,6 +20,9 @@ install_import_hook(
 
 import hypothesis
 import pytest
+
+pytest.register_assert_rewrite("runs", "contests", "judging", "comparison")
+
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 

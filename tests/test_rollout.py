@@ -21,7 +21,7 @@ from humanline.objectives import DPO, GRPO, KTO, SFT, Objective
 from humanline.run import train
 from humanline.sample.settings import SampleConfig
 from humanline.score.config import Function
-from test_run import Stop, assert_same_run, lines, stop_before
+from runs import Stop, assert_same_run, lines, stop_before
 
 REWARDS = '''
 def letters(prompt, completion):

@@ -21,7 +21,7 @@ from humanline.compare import Claim, Study, compare, load_study
 from humanline.compare.run import parallel
 from humanline.errors import CheckpointError
 from humanline.report.statistics import Spread
-from test_run import write_rows
+from runs import write_rows
 
 MEASURE = '''
 import json, random
@@ -119,7 +119,8 @@ def test_claims_are_tested_on_the_runs(whole) -> None:
         result.methods[0].spread("loss").mean - result.methods[1].spread("loss").mean, rel=1e-12
     )
     assert equal.effect == 0 and equal.interval[0] == -equal.interval[1]
-    assert "humanline ≠ plain (eval_reward_margin)" in printed and "plain = humanline within ±0.5 (draw)" in printed
+    assert "│ humanline ≠ plain " in printed and "│ plain < humanline " in printed
+    assert "│ plain = humanline within ±0.5 │" in printed and f"{different.p:.2f}" in printed
 
 
 def test_finished_runs_are_not_done_again_and_give_the_same_results(whole) -> None:

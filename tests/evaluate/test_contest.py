@@ -13,76 +13,13 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import builders
 import small_tokenizers
-from humanline.errors import CheckpointError, ConfigError, DataError, ScoringError, ServerError
+from contests import COUNT, RAW_ONLY, config, evaluated, fair, outputs, prefers, results, shown, written
+from humanline.errors import CheckpointError, ScoringError, ServerError
 from humanline.evaluate.config import InstructionRowsConfig, LengthConfig, WinRateConfig
-from humanline.evaluate.contest import WinRateResult, evaluate_win_rate
 from humanline.sample.config import SampleConfig
 from humanline.score import Function, Judge, RewardModel
 from humanline.score.comparison import COMPARE
-from judge_server import Answer, JudgeServer, refuses, says, serving
-
-COUNT = 20
-RAW_ONLY = LengthConfig(control=False)
-
-
-def outputs(generator: str, count: int = COUNT, **changes: Any) -> list[dict[str, Any]]:
-    """Lengths differ from one instruction to the next, as real ones do."""
-    return [
-        {
-            "instruction": f"Question {n}?",
-            "output": f"{generator} {'x' * (n * len(generator) % 7)}{n}",
-            "generator": generator,
-            **changes,
-        }
-        for n in range(count)
-    ]
-
-
-def written(path: Path, rows: Any) -> str:
-    path.write_text(json.dumps(rows))
-    return str(path)
-
-
-def shown(body: dict[str, Any]) -> tuple[str, str]:
-    """The answers A and B of a request."""
-    first, second = re.findall(r'<answer name="[AB]">\n(.*)\n</answer>', body["messages"][0]["content"])
-    return first, second
-
-
-def prefers(letter: str) -> Answer:
-    return says(json.dumps({"reason": "so", "better": letter}))
-
-
-def fair(number: int, body: dict[str, Any]) -> Answer:
-    """Prefers the model's output to even questions, the baseline's to odd ones, wherever they stand."""
-    first, _ = shown(body)
-    even = int(re.findall(r"\d+$", first)[0]) % 2 == 0
-    return prefers("A" if first.startswith("model") == even else "B")
-
-
-def config(folder: Path, server: JudgeServer | None = None, **changes: Any) -> WinRateConfig:
-    """Ready outputs against a baseline, by a judge."""
-    judge: dict[str, Any] = {"model": "stub", "backoff": 0.01, "retries": 0}
-    settings: dict[str, Any] = {
-        "outputs": str(folder / "model.json"),
-        "baseline": str(folder / "base.json"),
-        "out": str(folder / "out"),
-        "scorer": Judge(base_url=server.url if server else "http://127.0.0.1:9/v1", **judge),
-        "length": LengthConfig(resamples=5),
-    }
-    for name, generator in (("model.json", "model"), ("base.json", "base")):
-        if not (folder / name).exists():
-            written(folder / name, outputs(generator))
-    return WinRateConfig(**settings | changes)
-
-
-def evaluated(settings: WinRateConfig) -> tuple[WinRateResult, list[str]]:
-    lines: list[str] = []
-    return evaluate_win_rate(settings, lines.append), lines
-
-
-def results(folder: Path, name: str = "results.json") -> Any:
-    return json.loads((folder / "out" / name).read_text())
+from judge_server import Answer, JudgeServer, says, serving
 
 
 def test_a_fair_judge_gives_what_it_thinks(tmp_path: Path) -> None:
@@ -346,94 +283,3 @@ def test_R38_a_fit_without_regulariser_is_labelled_as_such(tmp_path: Path) -> No
         _, lines = evaluated(config(tmp_path, server))
     assert results(tmp_path)["length_controlled"]["label"] == "length-controlled, no regulariser, no difficulties"
     assert lines[-2] == "Without AlpacaEval's regulariser the length-controlled win rate does not compare with published ones."
-
-
-def _difficulties(folder: Path, count: int = COUNT) -> LengthConfig:
-    rows = "".join(f"Question {n}?,{n % 3 - 1}\n" for n in range(count))
-    (folder / "difficulty.csv").write_text(f"instruction,instruction_difficulty\n{rows}")
-    return LengthConfig(difficulty=str(folder / "difficulty.csv"), resamples=2)
-
-
-@pytest.mark.parametrize(
-    ("prepare", "changes", "error", "message"),
-    [
-        ("rename", {}, DataError, "model.json:1: has no 'output'"),
-        ("alter", {}, DataError, "model.json against base.json: outputs do not match one to one."),
-        ("", {"length": LengthConfig(difficulty="no.csv")}, DataError, "no.csv: no such file."),
-        ("table", {}, DataError, "2 of 20 instructions have no difficulty in "),
-        ("longer", {}, DataError, "every output is 3 characters longer than the baseline's: "),
-        ("few", {}, DataError, "4 judged instructions: expected at least 5"),
-        ("", {"outputs": "gone.json"}, DataError, "gone.json: no such file."),
-    ],
-)
-def test_R38_all_files_are_checked_before_a_judge_is_asked(
-    tmp_path: Path, prepare: str, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    rows = outputs("model", 4 if prepare == "few" else COUNT)
-    if prepare == "rename":
-        rows[0]["text"] = rows[0].pop("output")
-    if prepare == "alter":
-        rows[2]["instruction"] += " "
-    if prepare == "longer":
-        rows = [row | {"output": row["output"] + "..."} for row in outputs("base")]
-    written(tmp_path / "model.json", rows)
-    if prepare == "few":
-        written(tmp_path / "base.json", outputs("base", 4))
-    if prepare == "table":
-        changes = {"length": _difficulties(tmp_path, COUNT - 2)}
-    with serving(fair) as server:
-        with pytest.raises(error, match=f"^{re.escape(message)}"):
-            evaluated(config(tmp_path, server, **changes))
-        assert server.bodies == []
-    assert not (tmp_path / "out" / "settings.json").exists(), "nothing was begun, so the mended command needs no --resume"
-
-
-def test_R40_the_judge_is_tried_before_a_model_is_loaded(tmp_path: Path) -> None:
-    drawing = {"model": str(tmp_path / "no model here"), "outputs": "", "data": written(tmp_path / "i.json", outputs("any"))}
-    with serving(lambda *_: refuses(401, "no such key")) as server, pytest.raises(ServerError, match="refuses: Error code: 401"):
-        evaluated(config(tmp_path, server, **drawing))
-    assert len(server.bodies) == 1
-
-
-def test_R37_instructions_without_difficulty_are_left_out_of_the_fit_only(tmp_path: Path) -> None:
-    with serving(fair) as server:
-        settings = {"length": _difficulties(tmp_path, COUNT - 2), "allow_missing": True}
-        found, lines = evaluated(config(tmp_path, server, **settings))
-    assert lines[0] == "2 instructions have no difficulty: left out of the length-controlled win rate, as --allow-missing says"
-    assert found.raw is not None and found.raw.judged == COUNT and found.length_controlled is not None
-    assert results(tmp_path)["length_controlled"]["label"] == "length-controlled, no regulariser"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "out is '': expected a folder for the results"),
-        ({"out": "o"}, "nothing to evaluate: expected `--model "),
-        ({"out": "o", "outputs": "f", "model": "m"}, "--outputs and --model are both given: outputs come from one place."),
-        ({"out": "o", "annotations": "f", "baseline": "b"}, "baseline is 'b': expected nothing, since the annotations hold"),
-        ({"out": "o", "model": "m", "baseline": "b"}, "data is '': expected instructions for the model"),
-        ({"out": "o", "outputs": "f"}, "baseline is '': expected the baseline's outputs"),
-        (
-            {"out": "o", "outputs": "f", "baseline": "b", "scorer": Judge(show=("answer",))},
-            "scorer.show plays no part in comparing two outputs. Leave it out.",
-        ),
-        (
-            {"out": "o", "outputs": "f", "baseline": "b", "scorer": Judge(instructions="Be kind.")},
-            "scorer.instructions plays no part in comparing two outputs. Leave it out. What the judge compares by is `--criteria`.",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-        evaluate_win_rate(WinRateConfig(**settings))
-
-
-def test_settings_out_of_range() -> None:
-    with pytest.raises(ConfigError, match=r"^least_judged is -0\.1: expected a share from 0 to 1\.$"):
-        WinRateConfig(least_judged=-0.1)
-    with pytest.raises(ConfigError, match=r"^sample\.n is 2: expected 1: an instruction has one output\.$"):
-        WinRateConfig(sample=SampleConfig(n=2))
-    with pytest.raises(ConfigError, match=r"^length\.resamples is 1: expected a whole number from 2 on\.$"):
-        LengthConfig(resamples=1)
-    with pytest.raises(ConfigError, match=r"^length\.control is false, and a table is given"):
-        LengthConfig(control=False, difficulty="d.csv")

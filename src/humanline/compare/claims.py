@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from humanline.compare.statistics import Difference, difference, holm, interval, p_above, p_different, p_equal
 from humanline.compare.study import Claim
+from humanline.errors import nearest
 
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 """method → metric → values by seed"""
@@ -45,9 +46,10 @@ def judge(claims: Sequence[Claim], values: Values, *, seeds: int, alpha: float) 
 def _not_testable(claim: Claim, values: Values, seeds: int) -> str:
     """Why there is no test; "" where there is one, unless no value varies."""
     for method in (claim.a, claim.b):
-        found = values.get(method, {}).get(claim.metric, ())
+        measured = values.get(method, {})
+        found = measured.get(claim.metric, ())
         if not found:
-            return f"no run of {method} has {claim.metric}"
+            return f"no run of {method} has {claim.metric}{nearest(claim.metric, measured)}"
         if len(found) < seeds:
             return f"{seeds - len(found)} of the {seeds} runs of {method} are missing, and runs do not fail at random"
     return "one seed a method: two or more are needed" if seeds < 2 else ""

@@ -174,7 +174,7 @@ def _collected(study: Study, jobs: Sequence[Job], failed: dict[str, str], *, pro
             continue
         try:
             records.append(record(job, study))
-        except HumanlineError as error:
+        except (HumanlineError, OSError, ValueError, KeyError) as error:  # of a run whose files were removed or damaged
             failed[job.name] = f"{type(error).__name__}: {error}"
     return summarise(study, records, failed, processes=processes, threads=threads)
 

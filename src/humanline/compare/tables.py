@@ -77,9 +77,9 @@ def _claims(result: Result) -> Table:
 def _sentence(result: ClaimResult) -> str:
     claim = result.claim
     if claim.kind == "equal":
-        return f"{claim.a} = {claim.b} within ±{claim.margin:g} ({claim.metric})"
+        return f"{claim.a} = {claim.b} within ±{claim.margin:g}\n{claim.metric}"
     sign = "≠" if claim.kind == "different" else "<" if claim.lower else ">"
-    return f"{claim.a} {sign} {claim.b} ({claim.metric})"
+    return f"{claim.a} {sign} {claim.b}\n{claim.metric}"
 
 
 def _numbers(claim: ClaimResult, result: Result) -> list[str]:
