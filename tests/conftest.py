@@ -24,9 +24,6 @@ import pytest
 pytest.register_assert_rewrite("runs", "contests", "judging", "comparison")
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
-
-VOCABULARY = 50
 
 # The same examples every time, and no time limit for one: a busy machine must not fail a test.
 hypothesis.settings.register_profile("humanline", deadline=None, derandomize=True)
@@ -48,34 +45,3 @@ def real_data() -> Path:
         pytest.skip("HUMANLINE_REAL_DATA does not name a folder of real feedback files")
     assert Path(folder).is_dir(), f"HUMANLINE_REAL_DATA is {folder!r}, which is no folder"
     return Path(folder)
-
-
-@pytest.fixture
-def tiny_llama() -> PreTrainedModel:
-    """A randomly initialised Llama of 2 layers, hidden 32, in float32: rotary positions, no dropout."""
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=128,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=0,
-        )
-    ).eval()
-
-
-@pytest.fixture
-def tiny_gpt2() -> PreTrainedModel:
-    """A randomly initialised GPT-2 of 2 layers, hidden 32, in float32: learned positions, dropout 0.1 in its configuration."""
-    torch.manual_seed(0)
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2, pad_token_id=0
-        )
-    ).eval()
