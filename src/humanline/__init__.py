@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from humanline.config import TrainConfig
-    from humanline.configfile import load_config
+    from humanline.configfile import load_config, load_recipe
     from humanline.errors import HumanlineError
     from humanline.limit import Clip, Off, Reject
     from humanline.objectives import DPO, GRPO, IPO, KTO, SFT, Objective, SimPO
@@ -22,6 +22,7 @@ _HOME = {
     "train": "run",
     "TrainConfig": "config",
     "load_config": "configfile",
+    "load_recipe": "configfile",
     "HumanlineError": "errors",
     **dict.fromkeys(("Off", "Clip", "Reject"), "limit"),
     **dict.fromkeys(("DPO", "GRPO", "IPO", "KTO", "SFT", "Objective", "SimPO"), "objectives"),
@@ -41,6 +42,7 @@ __all__ = [
     "SimPO",
     "TrainConfig",
     "load_config",
+    "load_recipe",
     "train",
 ]
 

@@ -94,7 +94,7 @@ class OptimizerConfig:
     max_grad_norm: float | None = 1.0
     """the global L2 norm that gradients are scaled down to; null = no clipping"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """after the warm-up: stay, or decay to 0 at the last step"""
+    """after the warm-up: stay, or decay towards 0, which would be reached a step after the last"""
     warmup: float = 0.1
     """below 1: share of all steps; from 1 on: number of steps; 0 = off"""
 

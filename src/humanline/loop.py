@@ -54,7 +54,7 @@ def learning_rate(config: OptimizerConfig, t: int, last: int) -> float:
     warmup = round(config.warmup * last) if config.warmup < 1 else int(config.warmup)
     if t <= warmup:
         return config.lr * t / warmup
-    progress = (t - warmup) / max(last - warmup, 1)
+    progress = (t - 1 - warmup) / max(last - warmup, 1)
     decay = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}[config.schedule]
     return config.lr * decay
 

@@ -15,7 +15,9 @@ from humanline.errors import CheckpointError
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     # metric, heading, format
     ("loss", "loss", "{:.4f}"),
+    ("rollout_reward", "fresh", "{:.3f}"),
     ("reward", "reward", "{:.3f}"),
+    ("frac_zero_std_groups", "equal", "{:.0%}"),
     ("reward_accuracy", "acc", "{:.3f}"),
     ("reward_margin", "margin", "{:+.3f}"),
     ("reward_desirable", "r+", "{:+.3f}"),

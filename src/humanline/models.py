@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,10 +60,13 @@ def load_tokenizer(name: str, config: ModelConfig = ModelConfig()) -> PreTrained
 
 def load_policy(name: str, config: ModelConfig = ModelConfig()) -> PreTrainedModel:
     """A causal LM ready to train: `dtype` weights, dropout off unless asked for, no key/value cache, in eval mode."""
-    from transformers import AutoModelForCausalLM
+    from tqdm.auto import tqdm
+    from transformers import AutoModelForCausalLM, modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    # The bar over a GGUF file's tensors does not ask the switch above.
+    vars(modeling_gguf_pytorch_utils)["tqdm"] = partial(tqdm, disable=True)
     source, extra = _source(name)
     arguments = {"attn_implementation": config.attention} if config.attention else {}
     try:

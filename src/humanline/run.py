@@ -168,6 +168,7 @@ class Run:
             self.evaluation = loop(once, supply.held_out, config.replace(limit=Off(), sync_every=None), 1, None)
         keys = {"data": supply.key, "held_out": content_key(supply.held_out)}
         self.log: MetricsLog | None = None
+        self._warned = False
         self.keeper = Keeper(config, directory, workers, self.loop, self.evaluation, model, tokenizer, ordered, keys)
 
     def go(self, say: Callable[[str], None]) -> RunResult:
@@ -235,6 +236,12 @@ class Run:
             before = time.perf_counter()
             self.loop.sync(t, before=1 if self.loop.starting else t)
             self.loop.clock.add("reference", before)
+        if self.rollouts.metrics["rollout_truncated"] > 0.5 and not self._warned and self.workers.main:
+            self._warned = True
+            print(
+                f"warning: {self.rollouts.metrics['rollout_truncated']:.0%} of the completions of this window were cut at "
+                f"{self.config.rollout.sample.max_new_tokens} tokens; raise --rollout.sample.max-new-tokens."
+            )
         return self.rollouts.metrics
 
     def _step(self, t: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class EncodeReport:
     """tokens of texts that stand for characters which the tokenizer has not"""
 
     def lines(self) -> list[str]:
-        """For printing: what happened, a line each with its first place; then, in one line, what did not."""
+        """For printing: what happened, a line each with its first place; the last line says that the other counts are 0."""
         rows = [f"dropped {seen.number} of {self.rows_in} rows: {seen.detail}{seen.where}" for seen in self.dropped_rows.values()]
         completions = [
             f"dropped {seen.number} of {self.completions_in} completions, their groups stay: {seen.detail}{seen.where}"
@@ -90,9 +90,7 @@ class EncodeReport:
         ]
         unknown = self.unknown_tokens
         cases: list[tuple[Count, str, str]] = [(getattr(self, name), *words) for name, words in COUNTED.items()]
-        never = [] if rows else ["rows dropped"]
-        never += [] if completions else ["completions dropped from groups"]
-        never += [name for count, name, _ in cases if not count.number]
+        told = [*rows, *completions, *(count for count, _, _ in cases if count.number)]
         return [
             f"encoded {self.rows_out} of {self.rows_in} rows with {self.completions_out} of {self.completions_in} completions",
             f"tokens: {self.prompt_tokens} in prompts, {self.completion_tokens} in completions ({self.trained_tokens} trained), "
@@ -101,5 +99,5 @@ class EncodeReport:
             *completions,
             *(f"{count.number} {name}{count.where}: {why}" for count, name, why in cases if count.number),
             *([f"warning: {unknown.number} unknown tokens{unknown.where}: {UNKNOWN}"] if unknown.number else []),
-            *([f"0 each: {', '.join(never)}"] if never else []),
+            f"nothing {'else ' if told else ''}was dropped, cut or repaired",
         ]

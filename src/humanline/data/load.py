@@ -107,6 +107,11 @@ def _groups(
     settings = config.rows
     rows, notes = load_rows(source, objective.kind, columns=settings.columns, split=settings.split, limit=settings.limit_rows)
     groups, report = encode_rows(rows, tokenizer, settings, eos_ids=end_of_sequence_ids(model, tokenizer))
+    plain = all(isinstance(row.prompt, str) for row in rows[:100])
+    if plain and settings.template == "auto" and getattr(tokenizer, "chat_template", None):
+        say(
+            f"{source}: prompts are plain text, so the model's chat template is not applied; --rows.template chat makes them turns"
+        )
     for line in [*notes.lines(), *report.lines()]:
         say(f"{source}: {line}")
     say(f"{source}: first row, the trained part between ⟦ and ⟧:\n{report.first_example}")
