@@ -159,3 +159,19 @@ def test_wrong_input_is_named():
         utility([1.0, 2.0], probability=[0.5, 0.6])
     with pytest.raises(DataError, match="at least one number"):
         decision_weights([])
+
+
+def test_probabilities_of_a_float32_softmax_are_probabilities():
+    for seed in range(20):
+        q = torch.softmax(torch.randn(500, generator=torch.Generator().manual_seed(seed)), 0)
+        z = torch.arange(500) - 250.0
+        assert utility(z, OBJECTIVE, q) == pytest.approx(float((q.double() / q.double().sum() * value(z)).sum()))
+
+
+def test_outcomes_that_make_no_curve_are_named():
+    with pytest.raises(DataError, match="at least one number"):
+        implied_capacity([], [1.0])
+    with pytest.raises(DataError, match=r"shape \(1, 2\)"):
+        implied_capacity([[1.0, 2.0]], [1.0])
+    with pytest.raises(ConfigError, match="z0 is nan"):
+        Human(z0=math.nan)

@@ -41,6 +41,8 @@ class Human:
     """γ⁻ over losses, in (0, 1]; 1 = objective"""
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.z0):
+            raise ConfigError(f"z0 is {self.z0}: expected a finite number of nats.")
         for name in ("alpha", "loss_aversion"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}: expected a finite number above 0.")
@@ -120,9 +122,10 @@ def _probability(z: Tensor, probability: Values) -> Tensor:
     if probability is None:
         return torch.full_like(z, 1 / len(z))
     probability = _tensor(probability)
-    if probability.shape != z.shape or (probability < 0).any() or abs(probability.sum().item() - 1) > 1e-9:
+    # A softmax in float32 sums to 1 within about 1e-7 only.
+    if probability.shape != z.shape or (probability < 0).any() or abs(probability.sum().item() - 1) > 1e-6:
         raise DataError(f"probabilities of {len(z)} outcomes: expected as many, none below 0, summing to 1.")
-    return probability
+    return probability / probability.sum()
 
 
 def utility(z: Values, human: Human = Human(), probability: Values = None) -> float:
@@ -179,6 +182,7 @@ def implied_capacity(z: Values, z_sampler: Values) -> Curve:
     Both measured under the current policy. The policy's own samples give the diagonal; a worse sampler's curve lies above it (its
     surprisals are too low, it saturates too fast), a better one's below.
     """
+    _probability(z, None)
     sampled = _tensor(z_sampler)
     return _curve(z, sampled, _probability(sampled, None))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -276,3 +277,43 @@ def test_nothing_is_overwritten_and_nothing_mixed(tmp_path: Path, model: str) ->
     written(tmp_path / "problems.jsonl", PROBLEMS[:2])
     with pytest.raises(CheckpointError, match=r"going on would mix two evaluations:\n  files: "):
         evaluated(config)
+
+
+def test_a_mended_file_of_samples_can_be_scored_into_the_same_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="answer"):
+        evaluated(scored(tmp_path, [SAMPLES[0], {**SAMPLES[1], "answer": None}]))
+    assert evaluated(scored(tmp_path))[0].counts["problems"] == 2
+
+
+def test_a_sampler_of_another_tool_is_kept_as_it_is(tmp_path: Path) -> None:
+    result, _ = evaluated(scored(tmp_path, [{**row, "sampler": "vllm 0.9"} for row in SAMPLES]))
+    assert json.loads((result.out / "results.json").read_text())["samplers"] == ["vllm 0.9"]
+
+
+def test_k_above_the_completions_is_found_before_anything_is_verified(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="k is 4: expected at most the number of completions of a problem, 3"):
+        evaluated(scored(tmp_path, k=(4,)))
+    assert not (tmp_path / "out" / "verdicts.jsonl").exists()
+
+
+def test_rescoring_takes_all_samples_and_no_others(tmp_path: Path, model: str) -> None:
+    config = drawn(tmp_path, model)
+    evaluated(config)
+    results, samples = tmp_path / "out" / "results.json", tmp_path / "out" / "samples.jsonl"
+    before = results.read_bytes()
+    again = AnswersConfig(out=config.out, rescore=True, scorer=config.scorer)
+    with pytest.raises(ConfigError, match=r"rows\.limit_rows is 1, and the samples were drawn with null"):
+        evaluated(dataclasses.replace(again, rows=ProblemRowsConfig(limit_rows=1)))
+    samples.write_text("".join(samples.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(CheckpointError, match=r"samples\.jsonl: 2 rows, which are not the 3 problems"):
+        evaluated(again)
+    assert results.read_bytes() == before
+
+
+def test_completions_from_a_file_are_scored_again_by_resuming(tmp_path: Path) -> None:
+    config = scored(tmp_path, [{**SAMPLES[0], "v": [1, None, None]}, SAMPLES[1] | {"v": [0, 1, 1]}], right="v")
+    with pytest.raises(ScoringError, match="Mend it and use --resume"):
+        evaluated(config)
+    with pytest.raises(CheckpointError, match="by the same command with --resume"):
+        evaluated(AnswersConfig(out=config.out, rescore=True))
+    assert evaluated(dataclasses.replace(config, right="", resume=True))[0].counts["scored"] == 6

@@ -283,3 +283,12 @@ def test_R38_a_fit_without_regulariser_is_labelled_as_such(tmp_path: Path) -> No
         _, lines = evaluated(config(tmp_path, server))
     assert results(tmp_path)["length_controlled"]["label"] == "length-controlled, no regulariser, no difficulties"
     assert lines[-2] == "Without AlpacaEval's regulariser the length-controlled win rate does not compare with published ones."
+
+
+def test_judgements_from_a_file_are_not_asked_for_again(tmp_path: Path) -> None:
+    rows = [{"instruction": f"q{number}", "output_1": "a", "output_2": "b", "preference": None} for number in range(4)]
+    path = written(tmp_path / "a.json", rows)
+    with pytest.raises(
+        ScoringError, match=re.escape(f"The others have no preference in {path}. Have them judged there, or lower")
+    ):
+        evaluated(WinRateConfig(annotations=path, out=str(tmp_path / "out"), length=RAW_ONLY))

@@ -9,6 +9,7 @@ from humanline import prospect
 from humanline.errors import DataError
 from humanline.quality.gap import Outcomes, perception_gap, ratios, relative
 from humanline.quality.likelihood import Logp
+from humanline.quality.show import gap_lines
 
 
 def logps(rng: np.random.Generator, prompts: int, size: int, shift: float = 0.0) -> list[list[Logp]]:
@@ -105,3 +106,10 @@ def test_with_a_reference_outcomes_are_log_ratios_of_whole_completions() -> None
     reference, fresh_reference = [[Logp(-7.0, 2)]], [[Logp(-2.0, 1)] * 4]
     found = ratios(policy, reference, fresh, fresh_reference)
     assert [part[0].tolist() for part in (found.axis, found.fresh, found.data)] == [[1.0, -1.0], [0.0, -2.0], [3.0]]
+
+
+def test_one_prompt_has_no_standard_error() -> None:
+    one = (np.array([-1.0, 0.0, 1.0, 2.0]),)
+    found = perception_gap(Outcomes(one, one, one), seed=0)
+    assert found.data.kl_error is None
+    assert "± –" in "\n".join(gap_lines(found, "nats"))

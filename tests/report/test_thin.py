@@ -56,3 +56,7 @@ def test_mean_over_runs_at_the_steps_that_all_have() -> None:
     assert mean.steps.tolist() == [2.0, 3.0]
     assert mean.values[0] == 3.5 and math.isnan(mean.values[1])
     assert len(mean_of([series([1]), series([1], [9])]).steps) == 0
+
+
+def test_the_mean_of_huge_values_does_not_overflow() -> None:
+    assert buckets(series([1.5e308, 1.7e308, -1.7e308, -1.7e308]), 2).mean == pytest.approx([1.6e308, -1.7e308])

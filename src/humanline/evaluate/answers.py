@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from humanline.errors import CheckpointError, ScoringError
+from humanline.data.read import read_records
+from humanline.errors import CheckpointError, ConfigError, ScoringError
 from humanline.evaluate.config import AnswersConfig, validate_answers
 from humanline.evaluate.drawing import DRAWING, draw, write_lines
 from humanline.evaluate.outputs import write_json
@@ -56,6 +57,11 @@ def evaluate_answers(config: AnswersConfig, say: Callable[[str], None] = print) 
     with EvaluationFolder(config.out, going_on=config.resume or config.rescore) as folder, build([config.scorer]) as scorer:
         settings, path = _samples(config, folder, say)
         solved, lines = read_solved(str(path), config)
+        if config.samples:  # only now, so that a file with a mistake can be mended
+            folder.begin(settings, fixed=("samples", "files"))
+        else:
+            _check_complete(folder, path)
+        _check_k(solved, config.k)
         for line in lines:
             say(f"{path}: {line}")
         marked = _mark(solved, scorer)
@@ -74,15 +80,23 @@ def _samples(config: AnswersConfig, folder: EvaluationFolder, say: Callable[[str
     if config.rescore:
         before = folder.begun_with()
         if not samples.exists():
-            raise CheckpointError(
-                f"{samples} does not exist: expected the samples to score again. Draw them first, without --rescore."
+            advice = (
+                "Completions that came from `--samples FILE` are scored again by the same command with --resume."
+                if before.get("samples")
+                else "Draw them first, without --rescore."
+            )
+            raise CheckpointError(f"{samples} does not exist: expected the samples to score again. {advice}")
+        limit, drawn = config.rows.limit_rows, before.get("rows", {}).get("limit_rows")
+        if limit not in (None, drawn):
+            raise ConfigError(
+                f"rows.limit_rows is {limit}, and the samples were drawn with {'null' if drawn is None else drawn}: rescoring scores all "
+                "of them. Leave it out."
             )
         settings = {**before, **{name: settings[name] for name in FREE}}
         folder.begin(settings, fixed=())
         return settings, samples
     if config.samples:
         settings = {name: value for name, value in settings.items() if name not in (*DRAWING, *PROMPTING)}
-        folder.begin(settings, fixed=("samples", "files"))
         return settings, Path(config.samples)
     rows = prompt_rows(config)
     folder.begin(
@@ -92,6 +106,26 @@ def _samples(config: AnswersConfig, folder: EvaluationFolder, say: Callable[[str
     write_lines(problems, rows)
     draw(config, problems, samples, say)
     return settings, samples
+
+
+def _check_complete(folder: EvaluationFolder, samples: Path) -> None:
+    """Raises `CheckpointError` unless the samples are those of the problems that lie beside them."""
+    problems = folder.path / "problems.jsonl"
+    if not problems.exists():
+        return
+    asked, answered = ([row["prompt"] for _, row in read_records(str(path))] for path in (problems, samples))
+    if asked != answered:
+        raise CheckpointError(
+            f"{samples}: {len(answered)} rows, which are not the {len(asked)} problems of {problems} in their order, so a rate would be "
+            "that of another benchmark. Restore the file, or score it as it is: `--samples FILE --out OTHER`."
+        )
+
+
+def _check_k(solved: Sequence[Solved], further: Sequence[int]) -> None:
+    most = max(len(each.items) for each in solved)
+    for k in further:
+        if k > most:
+            raise ConfigError(f"k is {k}: expected at most the number of completions of a problem, {most}.")
 
 
 def _mark(solved: Sequence[Solved], scorer: Weighted) -> list[Marked]:
@@ -156,7 +190,9 @@ def _write(
     write_lines(folder.path / "verdicts.jsonl", map(_verdict_row, marked))
     samplers: list[Any] = []
     for each in marked:
-        sampler = {name: value for name, value in dict(each.solved.record.get("sampler") or {}).items() if name != "number"}
+        sampler = each.solved.record.get("sampler")
+        if isinstance(sampler, dict):
+            sampler = {name: value for name, value in sampler.items() if name != "number"}
         if sampler and sampler not in samplers:
             samplers.append(sampler)
     result = {
@@ -200,7 +236,7 @@ def _show(rates: dict[str, Rate], counts: dict[str, Any], config: AnswersConfig,
         raise ScoringError(
             f"{counts['scored']} of {completions} completions have a verdict, {counts['scored'] / completions:.1%}: below least_scored, "
             f"{config.least_scored:.1%}, so there is no number.\n  {Path(config.out) / 'verdicts.jsonl'} says why. "
-            "Mend it and use --rescore, or lower --least-scored."
+            f"Mend it and use {'--resume' if config.samples else '--rescore'}, or lower --least-scored."
         )
     rows = [["", "rate", "± s.e.", "95 % interval", "problems"]]
     for name, (value, left_out) in rates.items():

@@ -262,10 +262,12 @@ def _show(
     missing = "".join(f", {count} {why}" for why, count in counts["missing"].items())
     say(f"{names['model']} against {names['baseline']}: {judged} of {total} instructions judged{missing}")
     if raw is None:
+        advice = f"{folder.path / 'annotations.json'} says why. Ask again for the others by the same command with --resume"
+        if config.annotations:
+            advice = f"The others have no preference in {config.annotations}. Have them judged there"
         raise ScoringError(
             f"{judged} of {total} instructions are judged, {judged / total:.1%}: below least_judged, {config.least_judged:.1%}, so there "
-            f"is no win rate.\n  {folder.path / 'annotations.json'} says why. Ask again for the others by the same command with "
-            "--resume, or lower --least-judged."
+            f"is no win rate.\n  {advice}, or lower --least-judged."
         )
     say(f"{raw.wins} wins, {raw.losses} losses, {raw.ties} ties ({counts['same_output']} with equal outputs)")
     rows = [["", "win rate %", "± s.e.", "95 % interval"], _row("raw", raw), _row("discrete", None, value=raw.discrete_win_rate)]

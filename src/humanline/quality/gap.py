@@ -49,8 +49,8 @@ class Distance:
     completions: int
     kl: float
     """KL(ω‖Q), nats, over `BINS` bins; Q with half a completion added to each, so that an empty bin is no infinity"""
-    kl_error: float
-    """its standard error: all is done anew for resampled prompts"""
+    kl_error: float | None
+    """its standard error: all is done anew for resampled prompts; None of one prompt, which tells nothing about others"""
     bound: float
     """δ of Proposition 3.4: |u(Z; ω) − u(Z; Q)| cannot exceed it"""
     utility_gap: float
@@ -138,7 +138,8 @@ def _distance(axis: Sequence[np.ndarray], sampler: Sequence[np.ndarray], human: 
         resampled.append(_perception(drawn_axis, drawn_z, human).kl)
     above, from_on = (len(own) - np.searchsorted(np.sort(own), z, side=side) for side in ("right", "left"))
     lean = float((above + from_on).mean() / (2 * len(own)) - 0.5)
-    return Distance(len(z), measured.kl, float(np.std(resampled)), measured.bound, measured.gap, lean)
+    error = float(np.std(resampled)) if len(axis) > 1 else None
+    return Distance(len(z), measured.kl, error, measured.bound, measured.gap, lean)
 
 
 def _perception(axis: np.ndarray, z: np.ndarray, human: prospect.Human) -> prospect.Perception:

@@ -110,7 +110,7 @@ def gap_lines(gap: Gap, unit: str) -> Iterator[str]:
         [
             name,
             f"{part.completions}",
-            f"{part.kl:.4f} ± {part.kl_error:.4f}",
+            f"{part.kl:.4f} ± " + ("–" if part.kl_error is None else f"{part.kl_error:.4f}"),
             f"{part.bound:.3f}",
             f"{part.utility_gap:.3f}",
             f"{part.lean:+.3f}",

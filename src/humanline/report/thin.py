@@ -39,8 +39,9 @@ def buckets(series: Series, most: int) -> Buckets:
     ends = np.append(starts[1:], len(values)) - 1
     finite = np.isfinite(values)
     count = np.add.reduceat(finite.astype(float), starts)
-    total = np.add.reduceat(np.where(finite, values, 0.0), starts)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    scale = 0.5 ** size.bit_length()  # a power of 2 rounds nothing, and the sum of huge values does not overflow
+    total = np.add.reduceat(np.where(finite, values, 0.0) * scale, starts)
+    mean = np.where(count > 0, total / np.maximum(count, 1) / scale, np.nan)
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
     return Buckets((steps[starts] + steps[ends]) / 2, mean, low, high, size)
 
