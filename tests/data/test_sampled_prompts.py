@@ -31,7 +31,8 @@ def test_R15_stored_prompt_ids_are_trained_on_and_counted_where_the_text_says_ot
         "1 prompts as sampled (<memory>:1): their stored prompt_ids differ from their text: cut, or under another template"
     )
     group, lines = encode(completion_ids=[[5], [6, 7]], prompt_ids=[Z, Z])
-    assert group.prompt_ids.tolist() == [Z, Z] and "prompts as sampled" in lines[-1]
+    assert group.prompt_ids.tolist() == [Z, Z] and not any("prompts as sampled" in line for line in lines)
+    assert lines[-1] == "nothing was dropped, cut or repaired"
 
 
 def test_stored_prompt_ids_need_completions_that_follow_them() -> None:
