@@ -101,12 +101,14 @@ class Rollouts:
     def _made(self, t: int, turns: list[Turn]) -> list[dict[str, Any]]:
         started = time.perf_counter()
         sampled = self._sample(turns)
+        texts = [self._texts(completions) for completions in sampled]
         between = time.perf_counter()
-        verdicts = self._score(turns, sampled)
+        verdicts = self._score(turns, sampled, texts)
         self.seconds["sampling"] += between - started
         self.seconds["scoring"] += time.perf_counter() - between
         rows = [
-            _row(turn, self._texts(group), group, scores) for turn, group, scores in zip(turns, sampled, verdicts, strict=True)
+            _row(turn, written, completions, scores)
+            for turn, written, completions, scores in zip(turns, texts, sampled, verdicts, strict=True)
         ]
         self._write(t, rows)
         return rows
@@ -150,15 +152,15 @@ class Rollouts:
             for sampled in completions
         ]
 
-    def _score(self, turns: list[Turn], sampled: list[tuple[Sampled, ...]]) -> list[list[Verdict]]:
+    def _score(self, turns: list[Turn], sampled: list[tuple[Sampled, ...]], texts: list[list[str]]) -> list[list[Verdict]]:
         items = []
-        for turn, completions in zip(turns, sampled, strict=True):
+        for turn, completions, written in zip(turns, sampled, texts, strict=True):
             prompt, tail = split_prefill(turn.prompt.text)
             if not isinstance(prompt, str) and not tail:
                 tail = generation_tail(self._tokenizer, prompt)
             items += [
                 Item(prompt, text, tail, turn.prompt.others, completion.finished, turn.prompt.place)
-                for text, completion in zip(self._texts(completions), completions, strict=True)
+                for text, completion in zip(written, completions, strict=True)
             ]
         verdicts = iter(self._scorer.verdicts(items))
         return [[next(verdicts) for _ in completions] for completions in sampled]
