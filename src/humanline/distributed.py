@@ -61,10 +61,6 @@ class Workers:
         module, optimizer = self.accelerator.prepare(module, optimizer)
         return module, optimizer
 
-    def unwrap(self, module: nn.Module) -> nn.Module:
-        """The module that `prepare` was given."""
-        return self.accelerator.unwrap_model(module)
-
     def sum(self, values: Sequence[float | Tensor]) -> Tensor:
         """Element-wise sum over processes, float64 on the CPU (float32 on devices without it)."""
         wide = torch.float32 if self.device.type == "mps" else torch.float64
